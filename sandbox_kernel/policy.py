@@ -25,6 +25,9 @@ DEFAULT_IMAGE = "sandbox-kernel/python"
 #: `nobody` and `nogroup` on Debian and most others; owns no file anywhere.
 NOBODY = 65534
 
+#: Open files of each process in a sandbox.
+NOFILE = 1024
+
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 

@@ -1,0 +1,1 @@
+"""Measure the kernels side by side with plain ipykernel, in one run on one machine."""
