@@ -49,9 +49,7 @@ class History:
         chosen = [e for e in self._entries if start <= e.line and (stop is None or e.line < stop)]
         return _rows(chosen, output=output)
 
-    def search(
-        self, pattern: str, n: int | None, *, output: bool, unique: bool
-    ) -> list[Row]:
+    def search(self, pattern: str, n: int | None, *, output: bool, unique: bool) -> list[Row]:
         """Cells that match a glob, the latest `n`; `unique` keeps the last of equal ones."""
         chosen = [e for e in self._entries if fnmatchcase(e.code, pattern)]
         if unique:

@@ -1,32 +1,39 @@
 """Facts of this machine that say who owns a sandbox: boot id, process start times.
 
-Reads `/proc` and nothing else; decides nothing.
+Reads `/proc` and `/etc/machine-id`, and nothing else; decides nothing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+import socket
 from pathlib import Path
+
+from sandbox_kernel.labels import Owner
 
 _PROC = Path("/proc")
 
 
-def boot_id() -> str:
-    """A name that the kernel makes at each boot; "" where there is none."""
-    try:
-        return (_PROC / "sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return ""
+def owner() -> Owner:
+    """Return this process as the owner of sandboxes."""
+    pid = os.getpid()
+    machine = f"{_read(Path('/etc/machine-id'))} {socket.gethostname()}"
+    return Owner(
+        uid=os.getuid(),
+        machine=hashlib.sha256(machine.encode()).hexdigest()[:16],
+        boot_id=_read(_PROC / "sys/kernel/random/boot_id") or "unknown",
+        pid_namespace=str((_PROC / "self/ns/pid").readlink()),
+        pid=pid,
+        started=start_time(pid) or 0,
+    )
 
 
 def start_time(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None if there is no such process."""
-    try:
-        stat = (_PROC / str(pid) / "stat").read_text()
-    except OSError:
-        return None
+    stat = _read(_PROC / str(pid) / "stat")
     # The name stands in brackets and may hold any character: count from the last bracket.
-    return int(stat.rpartition(")")[2].split()[19])
+    return int(stat.rpartition(")")[2].split()[19]) if stat else None
 
 
 def alive(pid: int, started: int) -> bool:
@@ -34,6 +41,8 @@ def alive(pid: int, started: int) -> bool:
     return start_time(pid) == started
 
 
-def user() -> int:
-    """The user id that sandboxes are labelled with."""
-    return os.getuid()
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

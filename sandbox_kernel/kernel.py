@@ -23,15 +23,17 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import zmq
+from ipykernel._version import kernel_protocol_version
 from ipykernel.jsonutil import json_clean
 from ipykernel.kernelapp import IPKernelApp
 from ipykernel.kernelbase import Kernel
 from traitlets import Instance, default
 
 from sandbox_kernel import messages
+from sandbox_kernel.cell import Outcome
 from sandbox_kernel.display import safe
 from sandbox_kernel.history import History
-from sandbox_kernel.session import About, Outcome, Session
+from sandbox_kernel.session import About, Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -123,8 +125,16 @@ class SandboxKernel(Kernel):
 
     @property
     def kernel_info(self) -> dict[str, Any]:
-        """As ipykernel's, without the debugger and subshells."""
-        return {**super().kernel_info, "supported_features": []}
+        """As ipykernel's, without the debugger (which is slow to import) and subshells."""
+        return {
+            "protocol_version": kernel_protocol_version,
+            "implementation": self.implementation,
+            "implementation_version": self.implementation_version,
+            "language_info": self.language_info,
+            "banner": self.banner,
+            "help_links": self.help_links,
+            "supported_features": [],
+        }
 
     @property
     def execution_count(self) -> int:  # type: ignore[override]

@@ -1,15 +1,18 @@
 """Start the kernel process: the sandbox first, ipykernel while it boots.
 
-`python -P -m sandbox_kernel.launch -f CONNECTION_FILE [--provider NAME] [--set KEY=VALUE]`
+`python -E -P -m sandbox_kernel.launch -f CONNECTION_FILE [--provider NAME] [--set KEY=VALUE]`
 
-Invariant: nothing of the notebook's folder is read or imported; `-P` keeps it off `sys.path`.
+Invariant: nothing of the notebook's folder is read or imported; `-P` keeps it
+off `sys.path`, and `-E` whatever `PYTHONPATH` says of it.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
+import time
+from importlib.metadata import version
+from uuid import uuid4
 
 from sandbox_kernel import adapters, config, host, labels
 from sandbox_kernel.session import Plan, Session
@@ -22,15 +25,18 @@ def make_plan(arguments: dict[str, object]) -> Plan:
         SandboxPolicyError: the configuration is malformed, or asks for more than it may.
     """
     configuration = config.load(arguments=arguments)
-    pid = os.getpid()
-    owner = labels.Owner(
-        uid=host.user(), boot_id=host.boot_id(), pid=pid, started=host.start_time(pid) or 0
-    )
+    policy = configuration.policy
     return Plan(
         provider=configuration.provider,
         adapter=adapters.get(configuration.provider)(configuration),
-        policy=configuration.policy,
-        labels=labels.make(owner, lifetime_seconds=configuration.policy.lifetime_seconds),
+        policy=policy,
+        labels=labels.make(
+            host.owner(),
+            session=str(uuid4()),
+            version=version("sandbox-kernel"),
+            now=time.time(),
+            lifetime_seconds=policy.lifetime_seconds,
+        ),
     )
 
 
@@ -40,8 +46,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--provider")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     ours, rest = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
-    arguments = config.parse_arguments(ours.provider, ours.set)
-    session = Session(lambda: make_plan(arguments))
+    # Read when a sandbox is made, so that a mistake in them is the cell's error, not a crash.
+    session = Session(lambda: make_plan(config.parse_arguments(ours.provider, ours.set)))
     session.start()
     from sandbox_kernel import kernel  # noqa: PLC0415 - imported while the sandbox boots
 

@@ -106,15 +106,16 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Refuse a value that no provider could keep; the message names the field."""
-        for name, (low, high) in RANGES.items():
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise SandboxPolicyError(f"`{name}` is `{value!r}`, which is not a number")
-            if not low <= value <= high:
+        for name in RANGES:
+            _check_number(name, getattr(self, name))
+        # Any other value would be taken for true: `network="off"` would be on.
+        for name in ("network", "stdin", "checkpoint"):
+            if not isinstance(getattr(self, name), bool):
                 raise SandboxPolicyError(
-                    f"`{name}` is {value:g}, outside of {low:g} to {high:g}",
-                    hint=f"choose a value from {low:g} to {high:g}",
+                    f"`{name}` is `{getattr(self, name)!r}`, which is neither true nor false"
                 )
+        if not isinstance(self.display, Display):
+            raise SandboxPolicyError(f"`display` is `{self.display!r}`, which is no display mode")
         if not self.image or self.image.startswith("-") or any(c.isspace() for c in self.image):
             raise SandboxPolicyError(f"`image` is `{self.image!r}`, which is not an image name")
         _check_env(self.env)
@@ -148,8 +149,24 @@ RANGES: dict[str, tuple[float, float]] = {
     "checkpoints": (1, 100),
 }
 
+#: The numbers that have no part after the point.
+WHOLE = frozenset(field.name for field in fields(Policy) if type(field.default) is int)
+
 #: The names that a policy has, in the order of the class.
 FIELD_NAMES: tuple[str, ...] = tuple(field.name for field in fields(Policy))
+
+
+def _check_number(name: str, value: object) -> None:
+    low, high = RANGES[name]
+    # A float would pass for a whole number until the provider's own call refuses it.
+    kind = "a whole number" if name in WHOLE else "a number"
+    if isinstance(value, bool) or not isinstance(value, int if name in WHOLE else int | float):
+        raise SandboxPolicyError(f"`{name}` is `{value!r}`, which is not {kind}")
+    if not low <= value <= high:
+        raise SandboxPolicyError(
+            f"`{name}` is `{value}`, outside of `{low:.15g}` to `{high:.15g}`",
+            hint=f"choose a value from {low:.15g} to {high:.15g}",
+        )
 
 
 def _check_env(env: Iterable[tuple[str, str]]) -> None:

@@ -35,7 +35,7 @@ def mismatches(policy: Policy, hello: wire.Hello, version: int) -> list[str]:
         expect(not extra, f"it has the network interfaces {', '.join(extra)}")
     if not own_kernel:
         expect(hello.no_new_privs == 1, "it may gain privileges (`no_new_privs` is off)")
-        expect(hello.seccomp == 2, "no seccomp filter is on")  # noqa: PLR2004 - kernel's mode
+        expect(hello.seccomp == 2, "no seccomp filter is on")
         expect(not hello.cap_bnd.strip("0"), f"it has the capabilities {hello.cap_bnd}")
         # With its own kernel the limits stand in the host's cgroup, which inspection compared.
         expect(

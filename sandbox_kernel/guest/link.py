@@ -1,0 +1,246 @@
+"""The worker's end of the socket: whole events out, requests and typed lines in.
+
+Rule 1: an event goes out whole or not at all, whatever exception a signal handler raises.
+    A frame fits into one send, which the kernel takes whole or refuses; what is longer is
+    sent while signal handlers are held.
+Rule 2: a process that user code forks has no part in the conversation: `send` prints there.
+Rule 3: when the supervisor is gone, so is the worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import resource
+import select
+import socket
+import threading
+from collections import deque
+from typing import Callable, NoReturn, Optional
+
+from sandbox_kernel import wire
+from sandbox_kernel.errors import RemoteProtocolError
+from sandbox_kernel.guest import signals
+
+#: Above what user code closes or writes by counting, within any usual limit.
+_HIGHEST_FD = 1024
+#: A thread that waits for a typed line looks this often whether another one has received it.
+_POLL_MS = 50
+#: Characters of one event that we send; the rest of `MAX_EVENT` is for its other fields.
+ROOM = wire.MAX_EVENT - 64 * 1024
+
+_RUNNING = (wire.Phase.BUSY, wire.Phase.WAITING_INPUT)
+
+
+def _move_up(sock: socket.socket) -> socket.socket:
+    """Give the socket a high descriptor, closed on exec."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        soft = _HIGHEST_FD
+    lowest = max(min(soft, _HIGHEST_FD) - 16, 3)
+    moved = socket.socket(fileno=fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
+    sock.close()
+    return moved
+
+
+class Link:
+    """One worker's conversation with its supervisor; `send` is safe from any thread."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        #: Set for the moment of a fork whose child is to go on with the conversation.
+        self.shared_with_child = False
+        self._forked = False
+        self._sock = _move_up(sock)
+        self._connection = wire.Connection(wire.Role.WORKER, wire.Role.HOST)
+        self._requests: deque[wire.Event] = deque()
+        self._replies: deque[wire.InputReply] = deque()
+        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._backlog: deque[bytes] = deque()
+        self._sending = False
+        self._sends_whole = True
+        self._new_locks()
+        os.register_at_fork(after_in_child=self._after_fork)
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is one that user code forked."""
+        return self._forked
+
+    @property
+    def running(self) -> bool:
+        """Whether a cell runs."""
+        return self._connection.phase in _RUNNING
+
+    def _new_locks(self) -> None:
+        self._lock = threading.RLock()
+        self._receiving = threading.Lock()
+        self._asking = threading.Lock()
+
+    def _after_fork(self) -> None:
+        # Another thread may have held a lock at the moment of the fork.
+        self._new_locks()
+        if self.shared_with_child:
+            return
+        self._forked = True
+        self._sock.close()
+
+    # sending
+
+    def send(self, event: wire.Event) -> None:
+        """Send an event; of what cannot be sent now, its text is."""
+        if self._forked:
+            self._print(event)
+            return
+        with self._lock:
+            phase = self._connection.phase
+            if phase is wire.Phase.STARTING and type(event) is not wire.Ready:
+                return
+            if phase is wire.Phase.IDLE:
+                event = _between_cells(event)
+            self._backlog.append(self._connection.send(event))
+            if self._sending:
+                # A finalizer or a signal handler that prints, inside of our own send.
+                return
+            self._sending = True
+            try:
+                while self._backlog:
+                    self._write(self._backlog.popleft())
+            finally:
+                self._sending = False
+
+    def _write(self, data: bytes) -> None:
+        try:
+            if len(data) <= wire.MAX_FRAME and self._sends_whole:
+                data = data[self._send_at_once(data) :]
+                if not data:
+                    return
+                # gVisor takes what it has room for; from now on we hold signals.
+                self._sends_whole = False
+            else:
+                self._wait_for(select.POLLOUT, None)
+            with signals.held():
+                self._sock.sendall(data)
+        except OSError:
+            _leave()
+
+    def _send_at_once(self, data: bytes) -> int:
+        while True:
+            try:
+                return self._sock.send(data, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                # An interrupt may end this wait: nothing of the frame is sent yet.
+                self._wait_for(select.POLLOUT, None)
+
+    def _wait_for(self, what: int, timeout_ms: Optional[int]) -> None:
+        poll = select.poll()
+        poll.register(self._sock, what)
+        poll.poll(timeout_ms)
+
+    def _print(self, event: wire.Event) -> None:
+        name, text = "stdout", ""
+        if isinstance(event, wire.Stream):
+            name, text = event.name, event.text
+        elif isinstance(event, (wire.DisplayData, wire.ExecuteResult)):
+            text = dict(zip(event.mimes, event.values)).get("text/plain", "") + "\n"
+        elif isinstance(event, wire.Error):
+            name, text = "stderr", "\n".join(event.traceback) + "\n"
+        data = text.encode("utf-8", "replace")
+        while data:
+            data = data[os.write(2 if name == "stderr" else 1, data) :]
+
+    # receiving
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Receive requests in `loop` from now on."""
+        self._loop = loop
+        self._arrived = asyncio.Event()
+        loop.add_reader(self._sock.fileno(), self._receive)
+
+    async def request(self) -> wire.Event:
+        """Return the next request of the host."""
+        while not self._requests:
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._requests.popleft()
+
+    def _receive(self) -> None:
+        with self._receiving:
+            try:
+                data = self._sock.recv(wire.MAX_FRAME, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError:
+                _leave()
+            if not data:
+                _leave()
+            try:
+                self._take(data)
+            except RemoteProtocolError as error:
+                os.write(2, f"{error}\n".encode())
+                os._exit(1)
+
+    def _take(self, data: bytes) -> None:
+        self._connection.receive_data(data)
+        event = self._connection.next_event()
+        while event is not None:
+            if isinstance(event, wire.InputReply):
+                self._replies.append(event)
+            else:
+                self._requests.append(event)
+                assert self._loop is not None  # noqa: S101 - `listen` comes first
+                self._loop.call_soon_threadsafe(self._arrived.set)
+            event = self._connection.next_event()
+
+    def ask(self, prompt: str, *, password: bool) -> str:
+        """Return the line that the user types.
+
+        Raises:
+            KeyboardInterrupt: The user interrupted the cell instead.
+            EOFError: The user typed an end of file.
+        """
+        with self._asking:
+            cell = self._connection.cell
+            try:
+                # A request that was interrupted still stands: its answer is ours.
+                if self._connection.phase is wire.Phase.BUSY:
+                    with signals.held():
+                        self.send(wire.InputRequest(cell, prompt, password))
+                value = self._next_reply(cell, self._take_reply)
+            except KeyboardInterrupt:
+                raise KeyboardInterrupt("Interrupted by user") from None
+        if value == "\x04":
+            raise EOFError
+        return value
+
+    def _next_reply(self, cell: int, take: Callable[[int], Optional[str]]) -> str:
+        value = take(cell)
+        while value is None:
+            self._wait_for(select.POLLIN, _POLL_MS)
+            with signals.held():
+                self._receive()
+            value = take(cell)
+        return value
+
+    def _take_reply(self, cell: int) -> Optional[str]:
+        while self._replies:
+            reply = self._replies.popleft()
+            if reply.cell == cell:
+                return reply.value
+        return None
+
+
+def _between_cells(event: wire.Event) -> wire.Event:
+    """What may be said only while a cell runs, as something that may be said at any time."""
+    if isinstance(event, wire.ExecuteResult):
+        return wire.DisplayData(*event, "")
+    if isinstance(event, wire.Error):
+        return wire.Stream(event.cell, "stderr", "\n".join(event.traceback) + "\n")
+    if isinstance(event, wire.Page):
+        return wire.Stream(event.cell, "stdout", event.text)
+    return event
+
+
+def _leave() -> NoReturn:
+    """The supervisor is gone, and nobody is left to tell."""
+    os._exit(0)

@@ -1,0 +1,216 @@
+"""The process that runs the cells: takes a request, lets the shell do it, answers.
+
+Invariants: the worker says only what the wire allows it.  It is as hostile as the code it
+runs, so nothing here is a defence; what keeps the sandbox is outside of this process.
+Requests are served one by one in an asyncio loop, so that a notebook's tasks go on between
+its cells, as they do in ipykernel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import getpass
+import os
+import sys
+import traceback
+from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Mapping, NoReturn, Protocol
+
+from sandbox_kernel import wire
+from sandbox_kernel.guest import signals
+from sandbox_kernel.guest.link import Link
+from sandbox_kernel.guest.output import OutStream, Spool
+from sandbox_kernel.guest.publish import Asking, Publisher, message_of
+from sandbox_kernel.guest.routing import Routing
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Iterator
+
+#: User code that counts through small descriptors must not meet the loop's.
+_LOWEST_FD = 64
+
+
+class Shell(Protocol):
+    """What runs code: IPython's shell, or the plain one."""
+
+    #: As in `wire.Ready`.
+    kind: str
+    #: What `input` raises where nobody can be asked.
+    refusal: type[Exception]
+
+    async def run(self, cell: wire.Execute) -> wire.ExecuteReply:
+        """Run a cell and show what comes of it; user code's exceptions are shown, not raised."""
+
+    def complete(self, request: wire.Complete) -> wire.CompleteReply:
+        """Return completions."""
+
+    def inspect(self, request: wire.Inspect) -> wire.InspectReply:
+        """Return documentation."""
+
+    def is_complete(self, request: wire.IsComplete) -> wire.IsCompleteReply:
+        """Tell whether code is whole."""
+
+
+def main(sock: socket.socket, settings: Mapping[str, object]) -> NoReturn:
+    """Serve requests on `sock` until the supervisor is gone.
+
+    Called in a process freshly forked from the supervisor that has no other thread.
+
+    Args:
+        sock: Connected to the supervisor.
+        settings: `network`, `stdin` (booleans), and `image` (a name for hints).
+    """
+    signals.restore_defaults()
+    with _small_descriptors_taken():
+        link = Link(sock)
+        loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    routing = Routing()
+    spool = Spool(link, routing)
+    _prepare_process(spool, network=bool(settings.get("network")))
+    publisher = Publisher(link, routing, spool, str(settings.get("image", "")))
+    shell = _make_shell(publisher, network=bool(settings.get("network")))
+    spool.flush()
+    link.send(wire.Ready(shell.kind))
+    link.listen(loop)
+    worker = _Worker(link, routing, spool, publisher, shell, stdin=bool(settings.get("stdin")))
+    serving = loop.create_task(worker.serve())
+    serving.add_done_callback(_die_of)
+    while True:
+        try:
+            loop.run_forever()
+        except (KeyboardInterrupt, SystemExit):
+            # Of a task or a callback of the user's; the cells go on.
+            continue
+
+
+@contextmanager
+def _small_descriptors_taken() -> Iterator[None]:
+    taken = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
+    while taken[-1] < _LOWEST_FD:
+        taken.append(os.dup(taken[0]))
+    yield
+    for fd in taken:
+        os.close(fd)
+
+
+def _prepare_process(spool: Spool, *, network: bool) -> None:
+    """Make the process look as a kernel's does to user code."""
+    sys.argv = [""]
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    sys.stdout = OutStream("stdout", spool)
+    sys.stderr = OutStream("stderr", spool)
+    if not network:
+        # Without these, pip tries for minutes what cannot succeed.
+        os.environ.setdefault("PIP_RETRIES", "0")
+        os.environ.setdefault("PIP_DISABLE_PIP_VERSION_CHECK", "1")
+
+
+def _make_shell(publisher: Publisher, *, network: bool) -> Shell:
+    if find_spec("IPython") is not None:
+        try:
+            from sandbox_kernel.guest import shell  # noqa: PLC0415 - imports IPython
+        except ImportError as error:
+            publisher.note(f"this image's IPython cannot be imported: {error}")
+        else:
+            return shell.create(publisher, network=network)
+    from sandbox_kernel.guest import plain  # noqa: PLC0415 - only where there is no IPython
+
+    return plain.create(publisher)
+
+
+def _die_of(serving: asyncio.Task[None]) -> None:
+    """Serving never ends by itself: say why it did, and let the supervisor start anew."""
+    if not serving.cancelled() and serving.exception() is not None:
+        lines = traceback.format_exception(None, serving.exception(), None)
+        os.write(2, "".join(lines).encode("utf-8", "replace"))
+    os._exit(1)
+
+
+class _Worker:
+    """Serves requests one by one."""
+
+    def __init__(
+        self,
+        link: Link,
+        routing: Routing,
+        spool: Spool,
+        publisher: Publisher,
+        shell: Shell,
+        *,
+        stdin: bool,
+    ) -> None:
+        self._link = link
+        self._routing = routing
+        self._spool = spool
+        self._publisher = publisher
+        self._shell = shell
+        self._stdin = stdin
+        self._asking = Asking(link, spool, shell.refusal)
+        self._pid = os.getpid()
+
+    async def serve(self) -> None:
+        """Serve until the process ends."""
+        while True:
+            event = await self._link.request()
+            if isinstance(event, wire.Execute):
+                await self._execute(event)
+            elif isinstance(event, wire.Shutdown):
+                os._exit(0)
+            else:
+                self._link.send(self._answer(event))
+
+    async def _execute(self, cell: wire.Execute) -> None:
+        self._routing.begin(cell.cell)
+        self._asking.allowed = cell.allow_stdin and self._stdin
+        reply = wire.ExecuteReply(cell.cell, "error", 1, 0)
+        try:
+            with self._input_asks(), signals.interruptible():
+                reply = await self._shell.run(cell)
+        except KeyboardInterrupt as error:
+            # It came after the user's code had ended, or before it began.
+            self._publisher.error(error, "KeyboardInterrupt", ["KeyboardInterrupt"])
+        if os.getpid() != self._pid:
+            # The cell forked, and this is the child: it has no more cells to run.
+            self._spool.flush()
+            os._exit(reply.exit_code & 0xFF)
+        self._spool.flush()
+        self._link.send(reply)
+
+    @contextmanager
+    def _input_asks(self) -> Iterator[None]:
+        saved = builtins.input, getpass.getpass
+        builtins.input = self._asking.raw_input
+        getpass.getpass = self._asking.getpass
+        try:
+            yield
+        finally:
+            builtins.input, getpass.getpass = saved
+
+    def _answer(self, event: wire.Event) -> wire.Event:
+        """Answer what a client asks while it edits a cell; what fails is answered empty."""
+        try:
+            with signals.interruptible():
+                if isinstance(event, wire.Complete):
+                    return self._shell.complete(event)
+                if isinstance(event, wire.Inspect):
+                    return self._shell.inspect(event)
+                if isinstance(event, wire.IsComplete):
+                    return self._shell.is_complete(event)
+        # Objects of the user's (`__dir__`, `__getattr__`) may raise anything.
+        except BaseException as error:  # noqa: BLE001
+            return _empty_answer(event, message_of(error))
+        raise AssertionError(event)
+
+
+def _empty_answer(event: wire.Event, why: str) -> wire.Event:
+    if isinstance(event, wire.Complete):
+        return wire.CompleteReply(event.request, [], [], event.cursor, event.cursor)
+    if isinstance(event, wire.Inspect):
+        return wire.InspectReply(event.request, False, why)  # noqa: FBT003 - a wire value
+    assert isinstance(event, wire.IsComplete)  # noqa: S101 - nothing else comes here
+    return wire.IsCompleteReply(event.request, "unknown", "")
