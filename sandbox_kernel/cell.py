@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Past this much output, shown or dropped, a cell is killed.
 FLOOD_BYTES = 256 * 1024 * 1024
+#: Bytes of errors that a cell may show when its output is over the cap: the user wants to know.
+ERROR_BYTES = 256 * 1024
 #: Bytes that threads of a finished cell may still print.
 LATE_BYTES = 64 * 1024
 
@@ -86,6 +88,7 @@ class Run:
     paused: float | None = None
     output_bytes: int = 0
     dropped: int = 0
+    errors_left: int = ERROR_BYTES
     error: safe.Error | None = None
     pages: list[str] = field(default_factory=list)
 
@@ -93,6 +96,17 @@ class Run:
     def cell(self) -> int:
         """Its number."""
         return self.execute.cell
+
+    def count(self, size: int, cap: int, *, error: bool) -> bool:
+        """Count an output of `size` bytes, and say whether it may be shown under `cap`."""
+        self.output_bytes += size
+        if self.output_bytes <= cap:
+            return True
+        if error and size <= self.errors_left:
+            self.errors_left -= size
+            return True
+        self.dropped += size
+        return False
 
     @property
     def flooded(self) -> bool:

@@ -229,6 +229,10 @@ class SandboxKernel(Kernel):
     _running: dict[str, Any] | None = None
     _running_ident: Any = None
 
+    def _publish_execute_input(self, code: str, parent: Any, execution_count: int) -> None:
+        """Show what is run; half a surrogate pair, which no message can carry, as `?`."""
+        super()._publish_execute_input(_sendable(code), parent, execution_count)
+
     async def do_execute(  # type: ignore[override]
         self,
         code: str,
@@ -259,7 +263,7 @@ class SandboxKernel(Kernel):
         self._last_outcome = outcome
         if store_history and code.strip():
             self._next_count += 1
-            self.history.add(count, code, self._last_result)
+            self.history.add(count, _sendable(code), self._last_result)
         return self._reply(outcome)
 
     def _reply(self, outcome: Outcome) -> dict[str, Any]:
@@ -408,6 +412,10 @@ class SandboxKernel(Kernel):
 
 #: Tasks are only weakly held by their loop.
 _TASKS: set[asyncio.Task[None]] = set()
+
+
+def _sendable(code: str) -> str:
+    return code.encode("utf-8", "replace").decode()
 
 
 async def _soon(future: Future[Any]) -> Any:

@@ -54,6 +54,8 @@ DEADMAN_SECONDS = 60.0
 KILL_SECONDS = 3.0
 #: Seconds for a completion, an inspection or the like.
 REQUEST_SECONDS = 5.0
+#: Characters of one cell; the rest of an event is for what else it carries.
+MAX_CODE = wire.MAX_EVENT - 1024
 #: Cells whose late output still finds its place.
 REMEMBERED_CELLS = 1000
 #: On a local stream the window only bounds memory; see `docs/reference/protocol.md`.
@@ -195,7 +197,9 @@ class Session:
                 self._cell, code, silent, store_history, allow_stdin, execution_count
             )
             run = self._run = Run(execute=execute, future=Future())
-            if self._box is not None and self._box.ready:
+            if (reason := _unsendable(code)) is not None:
+                self._end_cell(run, (ValueError.__name__, reason), exit_code=1)
+            elif self._box is not None and self._box.ready:
                 self._send_cell(self._box, run)
             else:
                 self.start()
@@ -415,10 +419,9 @@ class Session:
                 return False
             remembered.late_bytes -= size
             return True
-        run.output_bytes += size
-        if run.output_bytes <= box.plan.policy.output_bytes:
+        cap = box.plan.policy.output_bytes
+        if run.count(size, cap, error=isinstance(event, wire.Error)):
             return True
-        run.dropped += size
         if run.flooded and run.stage not in (Stage.KILLED, Stage.DESTROYED):
             self._kill_cell(run)
         return False
@@ -563,7 +566,7 @@ class Session:
         future: Future[Any] = Future()
         with self._lock:
             up = self._box is not None and self._box.ready
-            if not up or (self._run is not None and not busy):
+            if not up or (self._run is not None and not busy) or _unsendable(code):
                 future.set_result(None)
                 return future
             self._request += 1
@@ -692,6 +695,17 @@ def _settings(policy: Policy) -> dict[str, int | float | bool | str]:
         "checkpoints": policy.checkpoints,
         "nofile": NOFILE,
     }
+
+
+def _unsendable(code: str) -> str | None:
+    """Say why code cannot be sent as it is; None if it can."""
+    if len(code) > MAX_CODE:
+        return f"the cell has {len(code)} characters, and the kernel takes {MAX_CODE}"
+    try:
+        code.encode()
+    except UnicodeEncodeError as error:
+        return f"character {error.start} of the cell is half of a surrogate pair: no valid text"
+    return None
 
 
 def _size(event: Any) -> int:

@@ -55,7 +55,7 @@ def _run(event, scope, say):
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         exec(event.code, scope)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 - as a notebook's cell
         say(wire.Error(event.cell, type(error).__name__, str(error), []))
         return "error"
     finally:

@@ -74,7 +74,7 @@ def _answers_afterwards(request: pytest.FixtureRequest) -> Iterator[None]:
         pytest.param("open('/proc/sys/kernel/core_pattern', 'w').write('|/tmp/x')",
                      {"OSError", "PermissionError"}, id="P11-core-pattern"),
         pytest.param("open('/proc/sysrq-trigger', 'w').write('b')",
-                     {"OSError", "PermissionError"}, id="P11-sysrq"),
+                     {"OSError", "PermissionError", "FileNotFoundError"}, id="P11-sysrq"),
         pytest.param("open('/sys/fs/cgroup/memory/release_agent', 'w').write('/tmp/x')",
                      {"OSError", "PermissionError", "FileNotFoundError"}, id="P11-release-agent"),
         pytest.param("open('/sys/fs/cgroup/memory/cgroup.procs', 'w').write('1')",
@@ -111,7 +111,7 @@ def test_f14_no_host_path_is_mounted(kernel: Kernel) -> None:
     binds = {
         line.split()[4]
         for line in result.stdout.splitlines()
-        if line.split(" - ")[1].split()[0] in {"ext4", "xfs", "btrfs", "9p", "virtiofs"}
+        if " - " in line and line.split(" - ")[1].split()[0] in {"ext4", "xfs", "btrfs", "9p", "virtiofs"}
     }
     assert binds <= {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}
     assert "docker.sock" not in result.stdout
@@ -136,9 +136,9 @@ def test_n6_the_hosts_loopback_is_another(kernel: Kernel) -> None:
 
 
 def test_n9_only_the_loopback_interface(kernel: Kernel) -> None:
-    result = kernel.run("import socket; print([name for _, name in socket.if_nameindex()])")
+    result = kernel.run("import os; os.listdir('/sys/class/net')")
 
-    assert result.stdout == "['lo']\n"
+    assert result.value == "['lo']"
 
 
 def test_n10_loopback_inside_works(kernel: Kernel) -> None:

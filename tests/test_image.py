@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
+import sys
 import uuid
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from sandbox_kernel.adapters.docker_image import RECIPE_LABEL, VERSIONS_LABEL
+from sandbox_kernel.adapters.docker_image import RECIPE_LABEL, VERSIONS_LABEL, Recipe
 from sandbox_kernel.cli.image import image_app
 from sandbox_kernel.errors import SandboxPolicyError, SandboxUnavailableError
 from sandbox_kernel.policy import NOBODY
@@ -63,13 +66,29 @@ def build(*arguments: str) -> str:
     return result.output
 
 
-@pytest.fixture
-def name(engine: docker.DockerClient) -> Iterator[str]:
-    """A name for an image, which is removed after the test."""
+@contextmanager
+def fresh_name(engine: docker.DockerClient) -> Iterator[str]:
+    """A name for an image, which is removed afterwards."""
     name = f"sandbox-kernel/test-{uuid.uuid4().hex[:8]}"
     yield name
     if engine.images.list(name):
         engine.images.remove(name, force=True)
+
+
+@pytest.fixture
+def name(engine: docker.DockerClient) -> Iterator[str]:
+    with fresh_name(engine) as name:
+        yield name
+
+
+@pytest.fixture(scope="module")
+def built(engine: docker.DockerClient, image: str) -> Iterator[tuple[str, str]]:
+    """An image built here, and what the command printed.
+
+    Its base is the image itself, which has all of the requirements: nothing is downloaded.
+    """
+    with fresh_name(engine) as name:
+        yield name, build("--base", image, "--tag", name)
 
 
 @pytest.mark.parametrize(
@@ -128,23 +147,47 @@ def test_pip_without_network_says_so_at_once(engine: docker.DockerClient, image:
     assert "externally-managed" not in output
 
 
-def test_build_then_up_to_date(engine: docker.DockerClient, image: str, name: str) -> None:
-    # The image as its own base: all of the requirements are there, so nothing is downloaded.
-    built = build("--base", image, "--tag", name)
-    again = build("--base", image, "--tag", name, "--if-changed")
+def test_build_shows_progress_and_versions(built: tuple[str, str]) -> None:
+    name, output = built
 
-    assert "Step 1/" in built
-    assert f"built {name}: python 3." in built
-    assert again == f"{name} is up to date\n"
-    assert boxed(engine, name, ["node", "-e", "console.log(1)"]) == (0, "1\n")
+    assert "Step 1/" in output
+    assert f"built {name}: python 3." in output
 
 
-def test_build_leaves_nothing_else(engine: docker.DockerClient, image: str, name: str) -> None:
-    build("--base", image, "--tag", name)
+def test_built_image_works(engine: docker.DockerClient, built: tuple[str, str]) -> None:
+    name, _ = built
 
+    status, output = boxed(engine, name, ["node", "-e", "console.log(1)"])
+
+    assert (status, output) == (0, "1\n")
+
+
+def test_build_leaves_no_other_image(engine: docker.DockerClient, built: tuple[str, str]) -> None:
+    name, _ = built
     recipe = engine.images.get(name).labels[RECIPE_LABEL]
-    ours = engine.images.list(filters={"label": f"{RECIPE_LABEL}={recipe}"})
-    assert [image.tags for image in ours] == [[f"{name}:latest"]]
+
+    found = engine.images.list(filters={"label": f"{RECIPE_LABEL}={recipe}"})
+
+    assert [image.tags for image in found] == [[f"{name}:latest"]]
+
+
+def test_build_if_changed_of_the_same_does_nothing(built: tuple[str, str], image: str) -> None:
+    name, _ = built
+
+    output = build("--base", image, "--tag", name, "--if-changed")
+
+    assert output == f"{name} is up to date\n"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(Recipe("debian", "sha256:2", ()), id="base-moved"),
+        pytest.param(Recipe("debian", "sha256:1", (Path("numpy-2.whl"),)), id="newer-wheel"),
+    ],
+)
+def test_another_recipe_has_another_digest(other: Recipe) -> None:
+    assert other.digest() != Recipe("debian", "sha256:1", ()).digest()
 
 
 def test_build_refuses_a_base_that_is_not_there(engine: docker.DockerClient, name: str) -> None:
@@ -175,17 +218,29 @@ def test_build_stops_at_a_base_without_python(
     with pytest.raises(SandboxUnavailableError, match=r"the build stopped at `Step \d+/\d+ : RUN"):
         build("--base", name, "--tag", f"{name}-built")
 
+    assert not engine.images.list(filters={"dangling": True, "label": RECIPE_LABEL})
+
 
 def test_build_refuses_a_directory_without_wheels(tmp_path: Path) -> None:
     with pytest.raises(SandboxPolicyError, match="holds no wheel"):
         build("--wheels", str(tmp_path))
 
 
-def test_build_without_engine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DOCKER_HOST", NO_ENGINE)
+def test_build_without_engine_is_one_sentence_and_a_hint() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "sandbox_kernel", "image", "build"],
+        check=False,
+        env={**os.environ, "DOCKER_HOST": NO_ENGINE},
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        timeout=60,
+    )
 
-    with pytest.raises(SandboxUnavailableError, match=NO_ENGINE):
-        build()
+    message, hint = result.stderr.splitlines()
+    assert result.returncode == 1
+    assert NO_ENGINE in message
+    assert hint.startswith("hint: ")
 
 
 def test_engine_script_names_what_does_not_answer() -> None:

@@ -21,13 +21,12 @@ class TestKernel(jupyter_kernel_test.KernelTests):
     code_generate_error = "raise ValueError('test')"
     code_inspect_sample = "print"
     code_clear_output = "from IPython.display import clear_output; clear_output()"
-    code_history_pattern = "1?2*"
+    code_history_pattern = "1?2?3"
     supported_history_operations = ("tail", "range", "search")
 
     code_execute_result = (
         {"code": "1+2+3", "result": "6"},
         {"code": "[n*n for n in range(1, 4)]", "result": "[1, 4, 9]"},
-        {"code": "1+2*3", "result": "7"},
         {"code": "1.2", "result": "1.2"},
     )
     code_display_data = (
@@ -42,4 +41,4 @@ class TestKernel(jupyter_kernel_test.KernelTests):
     )
     complete_code_samples = ("1", "print('hello, world')", "def f(x):\n  return x*2\n\n\n")
     incomplete_code_samples = ("print('''hello", "def f(x):\n  x*2")
-    invalid_code_samples = ("import = 7q", "print('hello'")
+    invalid_code_samples = ("import = 7q",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -124,8 +125,11 @@ def test_papermill_keeps_every_small_write(tmp_path: Path) -> None:
     made = tmp_path / "out.ipynb"
     papermill.execute_notebook(str(source), str(made), kernel_name=KERNEL, progress_bar=False)
 
-    first, last = outputs(made)
-    assert first["text"] == "".join(f"{i:098d}\n" for i in range(10_000))
+    *first, last = outputs(made)
+    assert "".join(output["text"] for output in first) == "".join(
+        f"{i:098d}\n" for i in range(10_000)
+    )
+    assert len(first) < 500
     assert last["text"] == "hi\n"
 
 
@@ -332,9 +336,14 @@ def test_usage_is_the_own_one_of_the_sandbox(kernel: Kernel) -> None:
         pytest.param("x = 'a" + "b" * 10_000_000 + "'; len(x)", "10000001", id="10-MB"),
         pytest.param("x = 1\0", None, id="nul"),
         pytest.param("x = '\ud800'", None, id="lone-surrogate"),
+        pytest.param("x = 1 #" + "b" * 17_000_000, None, id="17-MB"),
     ],
 )
-def test_odd_code_loses_nothing(kernel: Kernel, code: str, shown: str | None) -> None:
+def test_odd_code_loses_nothing(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, code: str, shown: str | None
+) -> None:
+    # As JupyterLab does: jupyter_client's own packer refuses half a surrogate pair.
+    monkeypatch.setattr(kernel.client.session, "pack", lambda obj: json.dumps(obj, default=str).encode())
     kernel.run("kept = 1")
     result = kernel.run(code)
     after = kernel.run("kept")

@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import socket
 import time
 import uuid
 from contextlib import ExitStack, closing, contextmanager, suppress
@@ -249,6 +250,11 @@ class Engine:
 
 
 def _client(where: Endpoint, version: str, seconds: float) -> Any:
+    if where.url.startswith("unix://"):
+        # docker-py would leave its socket open when it cannot connect.
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(seconds)
+            probe.connect("/" + where.url.removeprefix("unix://").lstrip("/"))
     client = docker.APIClient(
         base_url=where.url, version=version, tls=where.tls or False, timeout=seconds
     )

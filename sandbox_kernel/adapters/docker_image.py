@@ -174,6 +174,28 @@ def build(
     Raises:
         SandboxUnavailableError: A step failed, or what came out is of no use.
     """
+    try:
+        image_id = _install(client, recipe, progress)
+        progress.step("checking what the image promises")
+        versions = _check(client, image_id)
+        labels = _labels(name, recipe, versions)
+        # Labels come last because only the check knows the versions; this adds no layer.
+        naming = client.build(
+            fileobj=io.BytesIO(f"FROM {image_id}\n".encode()),
+            decode=True,
+            rm=True,
+            tag=name,
+            labels=labels,
+            use_config_proxy=False,
+        )
+        _follow(naming, progress, show_steps=False)
+    finally:
+        # The first stage, what a failure left, and the image that had the name before.
+        client.prune_images(filters={"dangling": True, "label": RECIPE_LABEL})
+    return versions
+
+
+def _install(client: docker.APIClient, recipe: Recipe, progress: Progress) -> str:
     with tempfile.TemporaryFile() as context:
         recipe.write_context(context)
         events = client.build(
@@ -188,23 +210,7 @@ def build(
             nocache=not recipe.wheels,
             use_config_proxy=False,
         )
-        image_id = _follow(events, progress)
-    progress.step("checking what the image promises")
-    versions = _check(client, image_id)
-    labels = _labels(name, recipe, versions)
-    # Labels come last because only the check knows the versions; this adds no layer.
-    naming = client.build(
-        fileobj=io.BytesIO(f"FROM {image_id}\n".encode()),
-        decode=True,
-        rm=True,
-        tag=name,
-        labels=labels,
-        use_config_proxy=False,
-    )
-    _follow(naming, progress, show_steps=False)
-    # The first stage, and the image that had the name before: each about as large again.
-    client.prune_images(filters={"dangling": True, "label": RECIPE_LABEL})
-    return versions
+        return _follow(events, progress)
 
 
 def _pull(client: docker.APIClient, base: str, progress: Progress) -> None:

@@ -94,7 +94,8 @@ class Firewall:
     def own_error(self, cell: int, ename: str, evalue: str) -> safe.Error:
         """One of the session's own errors; `evalue` may hold words of the guest."""
         evalue = text.clean_evalue(evalue)
-        return safe.Error(cell, ename, evalue, (f"\x1b[31m{ename}\x1b[0m: {evalue}",))
+        lines = f"\x1b[31m{ename}\x1b[0m: {evalue}".split("\n")
+        return safe.Error(cell, ename, evalue, tuple(lines))
 
     # one event
 

@@ -18,6 +18,8 @@ from sandbox_kernel.display.refused import RefusedError
 
 #: Characters, without those of images and sounds that stand in it.
 MAX_HTML = 1024 * 1024
+#: How often a parser may move tags before the markup is refused.
+MAX_PASSES = 4
 #: Put before every id, so that none is one of the page's own.
 ID_PREFIX = "sbx-"
 
@@ -95,6 +97,7 @@ MEDIA: dict[str, tuple[int, tuple[bytes, ...]]] = {
 _DATA = re.compile(r"data:[a-z]{1,9}/[a-z0-9-]{1,20};base64,[A-Za-z0-9+/=\r\n]{256,}+")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _PRE = re.compile(r"(<pre(?: [^>]*)?>)\n")
+_NAME = re.compile(r"<(/?[a-z0-9]+)")
 _TAG = re.compile(r"<[^>]*>")
 # Where nh3 has just written `rel`, so that both always stand in the same order.
 _LINK = re.compile(rf'(<a (?:[^>]*? )?rel="{_REL}")>')
@@ -120,9 +123,7 @@ def clean(html: str) -> Cleaned:
     if len(html) - sum(len(match[0]) for match in _DATA.finditer(html)) > MAX_HTML:
         raise RefusedError("larger than 1 MiB")
     outline = markup.outline(html)
-    kept = markup.restore(_LINK.sub(r'\1 target="_blank">', _sanitise(outline.markup)))
-    # A parser drops the first newline of a `pre`: write the one that was dropped.
-    kept = latex.defuse(_PRE.sub("\\1\n\n", kept))
+    kept = _settle(outline)
     kept_addresses = Counter(_ADDRESSED.findall(kept))
     withheld = {*outline.withheld}
     for name, count in outline.addresses.items():
@@ -138,6 +139,18 @@ def clean(html: str) -> Cleaned:
         return Cleaned("", frozenset(withheld))
     style = "\n".join(filter(None, rules))
     return Cleaned(f"<style>{style}</style>{kept}" if style else kept, frozenset(withheld))
+
+
+def _settle(outline: markup.Outline) -> str:
+    """Sanitise until a parser has nothing left to move, so that no later one reads it otherwise."""
+    for _ in range(MAX_PASSES):
+        kept = _LINK.sub(r'\1 target="_blank">', _sanitise(outline.markup))
+        # A parser drops the first newline of a `pre`: write the one that was dropped.
+        kept = latex.defuse(_PRE.sub("\\1\n\n", markup.restore(kept)))
+        if _NAME.findall(kept) == outline.shape:
+            return kept
+        outline = markup.outline(kept)
+    raise RefusedError("malformed")
 
 
 def _sanitise(plain: str) -> str:

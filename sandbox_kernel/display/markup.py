@@ -100,12 +100,14 @@ class Outline:
         sheets: The content of each `style` element.
         withheld: Words for what was left out.
         addresses: How many tags of each name hold an address.
+        shape: The names of all tags in order, `/` before those that end.
     """
 
     markup: str
     sheets: tuple[str, ...]
     withheld: frozenset[str]
     addresses: dict[str, int]
+    shape: list[str]
 
 
 def outline(html: str) -> Outline:
@@ -170,6 +172,7 @@ class _Writer:
         self._sheets: list[str] = []
         self._withheld: set[str] = set()
         self._addresses: dict[str, int] = {}
+        self._shape: list[str] = []
 
     def text(self, text: str) -> None:
         self._out.append(_hold_back(text))
@@ -191,6 +194,7 @@ class _Writer:
             some = islice(_ATTRIBUTE.finditer(attributes), MAX_ATTRIBUTES)
             attributes = " " + " ".join(match[0] for match in some)
         self._out.append(f"<{name}{attributes}>")
+        self._shape.append(name)
         if name in _VOID:
             return
         if len(self._open) == MAX_DEPTH:
@@ -223,6 +227,7 @@ class _Writer:
             tuple(self._sheets),
             frozenset(self._withheld),
             self._addresses,
+            self._shape,
         )
 
     def _close(self) -> str:
@@ -230,6 +235,7 @@ class _Writer:
         self._weight -= weight
         self._counts[name] -= 1
         self._out.append(f"</{name}>")
+        self._shape.append(f"/{name}")
         return name
 
     def _count(self) -> None:

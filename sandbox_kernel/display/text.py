@@ -106,8 +106,10 @@ def clean_error(cell: int, ename: str, evalue: str, traceback: list[str]) -> Err
 
 def clean_evalue(evalue: str) -> str:
     """An exception's message, without colours, of at most `MAX_EVALUE` characters."""
-    text = cut(evalue, MAX_EVALUE // 2).replace("\r\n", "\n")
-    return text.translate(_STRICT_TABLE)[:MAX_EVALUE]
+    text = evalue[: MAX_EVALUE + 1].replace("\r\n", "\n").translate(_STRICT_TABLE)
+    if len(evalue) <= MAX_EVALUE and len(text) <= MAX_EVALUE:
+        return text
+    return text[: MAX_EVALUE - 1] + "…"
 
 
 def clean_traceback(traceback: list[str]) -> tuple[str, ...]:

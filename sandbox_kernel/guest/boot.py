@@ -41,10 +41,6 @@ class SourceFinder:
         module.__file__ = f"<{name}>"
         exec(compile(self._sources[name], f"<{name}>", "exec", dont_inherit=True), module.__dict__)
 
-    def get_source(self, name: str) -> str:
-        """The text of a module, for tracebacks."""
-        return self._sources[name]
-
 
 def run(modules: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> NoReturn:
     """Become the supervisor of this sandbox."""

@@ -157,7 +157,9 @@ class ZMQInteractiveShell(InteractiveShell):
         self.register_magics(KernelMagics)
         self.magics_manager.register_alias("ed", "edit")
 
-    def _page(self, text: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
+    def _page(
+        self, text: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None
+    ) -> None:
         self.publisher.page(text.get("text/plain", "") if isinstance(text, dict) else text)
 
     def enable_gui(self, gui: Optional[str] = None) -> None:

@@ -49,9 +49,7 @@ class Publisher:
     def result(self, data: Mapping[str, Any], metadata: Optional[Mapping[str, Any]]) -> None:
         """Show the value of a cell's last expression."""
         bundle = self._lower(data, metadata)
-        self._link.send(
-            wire.ExecuteResult(self._cell(), bundle.mimes, bundle.values, bundle.sizes)
-        )
+        self._link.send(wire.ExecuteResult(self._cell(), bundle.mimes, bundle.values, bundle.sizes))
 
     def _lower(self, data: Mapping[str, Any], metadata: Optional[Mapping[str, Any]]) -> mime.Bundle:
         bundle = mime.bundle(data, metadata, ROOM)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 #: What IPython runs a cell in if it has a top-level `await`.
 _ASYNCIO = interactiveshell._asyncio_runner  # noqa: SLF001 - as ipykernel does
 
+
 def create(publisher: Publisher, *, network: bool) -> IPythonShell:
     """Make IPython's one shell of this process."""
     if not os.environ.get("MPLBACKEND"):
