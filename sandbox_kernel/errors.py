@@ -10,8 +10,6 @@ Invariant: a message is one sentence that says what happened; advice stands in
 
 from __future__ import annotations
 
-from typing import Optional
-
 
 class SandboxKernelError(Exception):
     """Base class of all errors below.
@@ -21,7 +19,7 @@ class SandboxKernelError(Exception):
         hint: What the reader can do about it, if anything is known.
     """
 
-    def __init__(self, message: str, *, hint: Optional[str] = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint

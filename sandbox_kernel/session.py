@@ -56,6 +56,10 @@ KILL_SECONDS = 3.0
 REQUEST_SECONDS = 5.0
 #: Characters of one cell; the rest of an event is for what else it carries.
 MAX_CODE = wire.MAX_EVENT - 1024
+#: What each output counts besides its text, so that a flood of empty ones ends too.
+MESSAGE_BYTES = 64
+#: What Jupyter's clients send for Ctrl-D, and the guest raises as EOFError.
+END_OF_INPUT = "\x04"
 #: Cells whose late output still finds its place.
 REMEMBERED_CELLS = 1000
 #: On a local stream the window only bounds memory; see `docs/reference/protocol.md`.
@@ -386,8 +390,12 @@ class Session:
                     continue
                 wanted = self._counted(box, event)
             if wanted:
-                for output in box.firewall.sanitize(event):
+                outputs = box.firewall.sanitize(event)
+                for output in outputs:
                     self._emit(output)
+                if isinstance(event, wire.InputRequest) and not _asks(outputs):
+                    # Refused, and the code must not wait for ever: it gets an EOFError.
+                    self.input_reply(event.cell, END_OF_INPUT)
 
     def _on_event(self, box: _Box, event: wire.Event) -> None:
         run = self._run
@@ -708,9 +716,13 @@ def _unsendable(code: str) -> str | None:
     return None
 
 
+def _asks(outputs: tuple[safe.Safe, ...]) -> bool:
+    return any(isinstance(output, safe.Prompt) for output in outputs)
+
+
 def _size(event: Any) -> int:
-    """Characters that an output event carries."""
-    total = 0
+    """Characters that an output event costs the client."""
+    total = MESSAGE_BYTES
     for value in event:
         if type(value) is str:
             total += len(value)

@@ -798,7 +798,6 @@ class Connection:
         self._us, self._them = us, them
         self._we_may, self._they_may = MAY_SEND[us], MAY_SEND[them]
         self._buffer = bytearray()
-        self._scanned = 0
         # Until these bytes come, all others are skipped.
         self._awaited = b'\x1e{"seq":1,"type":"' if them is Role.GUEST else b""
         self._skipped_bytes = 0
@@ -836,7 +835,9 @@ class Connection:
         frames = "".join(["\x1e{" + body for body in bodies]).encode("ascii")
         if type(event) is Resume:
             self._reconnected = True
-            self._await(frames)
+            # What is left unread belongs to the connection that was lost.
+            self._buffer.clear()
+            self._awaited = frames
         return frames
 
     def _numbered(self, body: str) -> bytes:
@@ -907,11 +908,6 @@ class Connection:
         """
         return Resume(self._received_seq)
 
-    def _await(self, awaited: bytes) -> None:
-        self._buffer.clear()
-        self._scanned = 0
-        self._awaited = awaited
-
     def _next_frame(self) -> str | None:
         """The next frame without its RS and LF, if all of it is here."""
         if self._awaited and not self._skip():
@@ -921,9 +917,8 @@ class Connection:
             return None
         if buffer[0] != 0x1E:
             raise _reject(f"bytes outside of a frame: {bytes(buffer[:40])!r}")
-        end = buffer.find(b"\n", self._scanned, MAX_FRAME)
+        end = buffer.find(b"\n", 0, MAX_FRAME)
         if end == -1:
-            self._scanned = len(buffer)
             if len(buffer) >= MAX_FRAME:
                 raise _reject(f"a frame is longer than {MAX_FRAME} bytes")
             return None
@@ -932,7 +927,6 @@ class Connection:
         except UnicodeDecodeError:
             raise _reject("a frame is not ASCII") from None
         del buffer[: end + 1]
-        self._scanned = 0
         return text
 
     def _skip(self) -> bool:

@@ -18,10 +18,12 @@ recipe=$(sha256sum $requirements | cut -c1-12)
 wheels=${XDG_CACHE_HOME:-$HOME/.cache}/sandbox-kernel/wheels-$python-$machine-$glibc-$recipe
 if [ ! -d "$wheels" ]; then
     rm -rf "$wheels.part"
-    # 2.17 is the oldest glibc that packages still build for.
+    # pip judges `python_version < "3.11"` by the Python that it runs on, so what only an older
+    # one needs is named here.  2.17 is the oldest glibc that packages still build for.
     .venv/bin/python -m pip download -qq --only-binary=:all: --dest "$wheels.part" \
         --implementation cp --python-version "$python" --platform "manylinux2014_$machine" \
-        $(seq -f "--platform manylinux_2_%g_$machine" 17 "$glibc") --requirement $requirements >&2
+        $(seq -f "--platform manylinux_2_%g_$machine" 17 "$glibc") --requirement $requirements \
+        exceptiongroup importlib-resources typing-extensions zipp >&2
     mv "$wheels.part" "$wheels"
 fi
 echo "$wheels"

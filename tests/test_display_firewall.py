@@ -144,6 +144,16 @@ def test_only_two_hundred_displays_are_live(firewall: Firewall) -> None:
     assert [type(item) for item in newest] == [safe.Bundle]
 
 
+def test_showing_again_ends_no_other_display(firewall: Firewall) -> None:
+    for number in range(200):
+        firewall.sanitize(shown(1, "<b>x</b>", f"id {number}"))
+    firewall.sanitize(shown(1, "<b>y</b>", "id 199"))
+
+    (oldest,) = firewall.sanitize(update(1, "id 0"))
+
+    assert isinstance(oldest, safe.Bundle)
+
+
 def test_a_cell_may_update_a_thousand_times(firewall: Firewall) -> None:
     firewall.sanitize(shown(1, "<b>x</b>", "bar"))
 

@@ -1,7 +1,5 @@
 import base64
-import contextlib
 import io
-import time
 import wave
 
 import pytest
@@ -16,11 +14,6 @@ PNG = (
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJ"
     "RU5ErkJggg=="
 )
-MIB = 1024 * 1024
-
-
-def filled(piece: str, size: int = MIB) -> str:
-    return piece * (size // len(piece))
 
 
 # --- hostile ----------------------------------------------------------------------------------
@@ -98,7 +91,6 @@ def test_hostile_html_is_inert_and_told_of(hostile: str, told: str) -> None:
         pytest.param("<style>@media all{#T_a{color:red}}</style><p>y", id="styler-at-rule"),
         pytest.param("<b title='&#xfdd1;img src=x onerror=1&#xfdd0;'>y",
                      id="placeholder-reference"),
-        pytest.param("\ufdd1img src=x onerror=1>\ufdd0lt;", id="placeholder"),
         pytest.param("&lt;img src=x onerror=1&gt;", id="escaped-markup"),
         pytest.param("<b class='jp-Cell lm-Widget' id=jp-main-dock-panel>y", id="the-page's-names"),
         pytest.param("<a href='https://x.org' target=_self rel=opener ping=//x>y</a>",
@@ -118,6 +110,18 @@ def test_no_id_of_the_page_can_be_taken() -> None:
     cleaned = html.clean("<b id='main' class='jp-Cell row1'>x</b>")
 
     assert cleaned.html == '<b id="sbx-main" class="row1">x</b>'
+
+
+def test_characters_that_stand_for_others_change_nothing() -> None:
+    cleaned = html.clean("\ufdd1i>\ufdd0lt;<b title='&#xfdd1;i&#xfdd0;'>x</b>")
+
+    assert cleaned.html == "i&gt;lt;<b>x</b>"
+
+
+def test_long_style_is_dropped() -> None:
+    cleaned = html.clean("<b style='" + "color:red;" * 410 + "'>x</b>")
+
+    assert cleaned.html == "<b>x</b>"
 
 
 @pytest.mark.parametrize(
@@ -144,86 +148,6 @@ def test_what_is_left_of_only_active_html_is_nothing() -> None:
 
     assert cleaned.html == ""
     assert cleaned.withheld == {"script"}
-
-
-# --- size and time ----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        pytest.param("<div>" * 257, id="deeper-than-256"),
-        pytest.param("<ul><li>" * 100_000, id="lists-in-lists"),
-        pytest.param(filled("<div><table><td></div>"), id="end-tags-that-a-cell-hides"),
-        pytest.param(filled("<b>"), id="unclosed"),
-        pytest.param(filled("<b></b>"), id="too-many-tags"),
-        pytest.param("x" * (MIB + 1), id="larger-than-1-MiB"),
-        pytest.param(
-            f"<p><b title='{'y' * 100_000}'>{'<div>x</div>' * 1000}", id="copied-attributes"
-        ),
-        pytest.param("&#" + "9" * 5000 + ";", id="endless-number"),
-    ],
-)
-def test_html_that_would_cost_too_much_is_refused(hostile: str) -> None:
-    with pytest.raises(RefusedError):
-        html.clean(hostile)
-
-
-def test_html_as_deep_as_allowed_is_kept() -> None:
-    cleaned = html.clean("<div>" * 256 + "x" + "</div>" * 256)
-
-    assert cleaned.html.count("<div>") == 256
-
-
-#: Seconds on a slow machine under load; without the outline some of these took minutes.
-SLOW = 2.0
-
-
-@pytest.mark.parametrize(
-    "hostile",
-    [
-        pytest.param("<ul><li>" * 100_000, id="lists-in-lists"),
-        pytest.param("<" * MIB, id="less-than"),
-        pytest.param("&" * MIB, id="ampersands"),
-        pytest.param(filled("&amp;"), id="references"),
-        pytest.param(filled("<!"), id="bogus-comments"),
-        pytest.param(filled("<!--"), id="comments"),
-        pytest.param(filled("<script>"), id="scripts"),
-        pytest.param(filled("<style></style>"), id="style-pairs"),
-        pytest.param("<b " + " ".join(f"a{n}" for n in range(140_000)) + ">x", id="attributes"),
-        pytest.param("<b " + filled("=", MIB - 10), id="equal-signs"),
-        pytest.param("<b title='" + "&" * 500_000 + "'>x", id="ampersands-in-attribute"),
-        pytest.param("<b style='" + filled("color:red;", MIB - 40) + "'>x</b>", id="huge-style"),
-        pytest.param("".join(f"<b style='color:#{n:06x}'>x</b>" for n in range(30_000)),
-                     id="many-styles"),
-        pytest.param("<style>" + "#T_a{color:red}" * 69_000 + "</style>x", id="rules"),
-        pytest.param("<style>#T_a " + filled("th ", 900_000) + "{}</style>x", id="selector"),
-        pytest.param("<p>" + "".join(f"<b id=a{n}>" for n in range(200)) + "</p>"
-                     + filled("<p>x</p>", 900_000), id="formatting-copied"),
-        pytest.param("<div>" * 250 + filled("</p>", 300_000), id="unmatched-end-tags"),
-        pytest.param(filled("\\"), id="backslashes"),
-    ],
-)  # fmt: skip
-def test_hostile_html_takes_linear_time(hostile: str) -> None:
-    start = time.process_time()
-    with contextlib.suppress(RefusedError):
-        html.clean(hostile)
-    seconds = time.process_time() - start
-
-    assert seconds < SLOW
-
-
-def test_large_table_is_fast_and_whole() -> None:
-    row = "<tr>\n      <th>1</th>\n" + "      <td>0.123456</td>\n" * 6 + "    </tr>\n"
-    table = '<table border="1" class="dataframe">\n<tbody>' + row * 3000 + "</tbody></table>"
-
-    start = time.process_time()
-    cleaned = html.clean(table)
-    seconds = time.process_time() - start
-
-    assert len(table) > 500_000
-    assert cleaned.html.count("<td>") == 18_000
-    assert seconds < SLOW
 
 
 # --- honest -----------------------------------------------------------------------------------
@@ -385,6 +309,19 @@ def test_whatever_comes_is_inert(hostile: str) -> None:
 @given(MARKUP)
 def test_cleaning_again_changes_nothing(hostile: str) -> None:
     once = html.clean(hostile).html
+
+    assert html.clean(once).html == once
+
+
+@pytest.mark.parametrize(
+    "moved",
+    [
+        pytest.param("<h1><a href='https://x.org'><h1><a href='https://y.org'>x", id="links"),
+        pytest.param("<table><tr><b>x<td>y</table>z", id="text-in-a-table"),
+    ],
+)
+def test_tags_that_a_parser_moves_come_to_rest(moved: str) -> None:
+    once = html.clean(moved).html
 
     assert html.clean(once).html == once
 

@@ -814,7 +814,8 @@ def test_an_engine_that_hangs_later_is_given_up(
 
 
 def test_the_engines_own_words_are_cut_and_quoted(fake: Callable[..., FakeEngine]) -> None:
-    engine = fake(GET___ping=PONG, POST__create=(500, "", {"message": "\x1b[31mno\n" + "x" * 1000}))
+    refusal = (500, "", {"message": "\x1b[31mno\n" + "x" * 1000})
+    engine = fake(GET___ping=PONG, POST__create=refusal, DELETE=GONE)
 
     error = create_at(engine.url)
 

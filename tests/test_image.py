@@ -215,7 +215,7 @@ def test_build_stops_at_a_base_without_python(
     recipe = f'FROM {image}\nUSER root\nRUN rm "$(command -v python3)"\n'
     engine.images.build(fileobj=BytesIO(recipe.encode()), tag=name, rm=True)
 
-    with pytest.raises(SandboxUnavailableError, match=r"the build stopped at `Step \d+/\d+ : RUN"):
+    with pytest.raises(SandboxUnavailableError, match=r"stopped at `Step \d+/.*python3: not found"):
         build("--base", name, "--tag", f"{name}-built")
 
     assert not engine.images.list(filters={"dangling": True, "label": RECIPE_LABEL})

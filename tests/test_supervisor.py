@@ -381,6 +381,17 @@ def test_worker_that_hears_nothing_is_killed(guest: Guest) -> None:
     assert guest.run("") == [wire.ExecuteReply(2, "ok", 0, 0)]
 
 
+def test_cell_that_no_worker_has_begun_can_be_killed() -> None:
+    with greeted((), start_seconds=0.5) as guest:
+        guest.start("os.write(1, b'ran')")
+        guest.send(wire.KillWorker(1))
+        events = guest.finish()
+        after = guest.run("")
+
+    assert events == [wire.Verdict(1, "killed", "", -9, 0, "lost")]
+    assert after == [wire.ExecuteReply(2, "ok", 0, 0)]
+
+
 def test_kill_of_a_finished_cell_is_ignored(local: Guest) -> None:
     local.run("kept = 1")
 

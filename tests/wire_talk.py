@@ -84,6 +84,14 @@ def pair(
     return host, guest
 
 
+def talk(speaker: Role, phase: Phase) -> tuple[Connection, Connection]:
+    """The speaker and its listener."""
+    if speaker is Role.HOST:
+        return pair(phase)
+    host, far = pair(phase, speaker)
+    return far, host
+
+
 def hand_over(sender: Connection, receiver: Connection, *events: Any) -> list[Any]:
     """Send events, and return what arrives."""
     for event in events:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import tarfile
 import tempfile
 from collections import deque
@@ -28,7 +29,7 @@ from sandbox_kernel.errors import SandboxUnavailableError
 from sandbox_kernel.policy import NOBODY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -51,6 +52,12 @@ STEP_WIDTH = 70
 
 #: Lines of a build's output that an error shows.
 TAIL_LINES = 15
+
+#: How the engine's own lines between a command's begin.
+BOOKKEEPING = ("--->", "Removing intermediate container")
+
+#: Of a command's output.
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 #: Run in the new image: proves what the image promises, and prints the versions as JSON.
 CHECK = """
@@ -232,22 +239,30 @@ def _follow(
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     for event in events:
         if "error" in event:
-            for line in tail:
-                progress.step(f"  {line}")
-            raise SandboxUnavailableError(
-                f"the build stopped at `{step}`: {quoted(event['error'])}",
-                hint="without network in a build, give `--wheels`; without registry, `--base`",
-            )
+            raise _stopped(step, str(event["error"]), tail, progress)
         image_id = str(event.get("aux", {}).get("ID", image_id))
         # One event may hold a whole instruction of several lines.
-        text = " ".join(str(event.get("stream", "")).split())
+        text = " ".join(COLOUR.sub("", str(event.get("stream", ""))).split())
         if text.startswith("Step ") and show_steps:
             step = text if len(text) <= STEP_WIDTH else f"{text[:STEP_WIDTH]}…"
             progress.step(step)
-        elif text:
+        elif text and not text.startswith(BOOKKEEPING):
             tail.append(text[:200])
             progress.detail(tail[-1])
     return image_id
+
+
+def _stopped(
+    step: str, error: str, tail: Sequence[str], progress: Progress
+) -> SandboxUnavailableError:
+    for line in tail:
+        progress.step(f"  {line}")
+    # The engine only repeats the command; why it failed is what the command wrote last.
+    reason = tail[-1] if tail and error.startswith("The command") else error
+    return SandboxUnavailableError(
+        f"the build stopped at `{step}`: {quoted(reason)}",
+        hint="without network in a build, give `--wheels`; without registry, `--base`",
+    )
 
 
 def _check(client: docker.APIClient, image_id: str) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from typing import Optional
 
 _PIP = re.compile(r"(^|[\s/;&|'\"])(pip3?|conda|mamba|micromamba|uv)(['\"]?\s)")
 
@@ -13,7 +12,7 @@ OFFLINE = (
 )
 
 
-def missing_module(error: BaseException, image: str) -> Optional[str]:
+def missing_module(error: BaseException, image: str) -> str | None:
     """The hint for an import that failed because the image lacks the package."""
     if not isinstance(error, ModuleNotFoundError) or not error.name or not image:
         return None

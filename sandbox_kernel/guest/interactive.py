@@ -6,11 +6,13 @@ not: comms, payloads that change the notebook, and a kernel that `exit` could en
 
 from __future__ import annotations
 
+# Most of IPython has no types, and `shell` is this module's own.
+# mypy: allow-untyped-calls
 import os
 import tempfile
 import zlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Optional
+from typing import TYPE_CHECKING, Any
 
 from IPython.core import page
 from IPython.core.autocall import ZMQExitAutocall
@@ -20,17 +22,16 @@ from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import UsageError
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.profiledir import ProfileDir
-from IPython.utils.process import system
+from IPython.utils._process_posix import system
 from traitlets import Any as AnyTrait
 from traitlets import CBool, Instance, Type, default
 
 from sandbox_kernel.guest import hints
 from sandbox_kernel.guest.magics import KernelMagics
+from sandbox_kernel.guest.publish import without_our_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from sandbox_kernel.guest.publish import Publisher
 
 
 class NoFiles(ProfileDir):
@@ -43,21 +44,25 @@ class NoFiles(ProfileDir):
 class _Compiler(CachingCompiler):
     """Gives cells the file names that ipykernel gives: libraries know them."""
 
-    def get_code_name(self, raw_code: str, code: str, number: int) -> str:
-        name = f"ipykernel_{os.getpid()}/{zlib.crc32(raw_code.encode('utf-8', 'replace'))}.py"
-        return os.path.join(tempfile.gettempdir(), name)
+    def get_code_name(self, raw_code: str, _code: str, _number: int) -> str:
+        """Return a file name that depends on the code alone."""
+        number = zlib.crc32(raw_code.encode("utf-8", "replace"))
+        return f"{tempfile.gettempdir()}/ipykernel_{os.getpid()}/{number}.py"
 
 
 class _DisplayPublisher(DisplayPublisher):
     """Displays as events."""
 
+    #: The shell that it is of.
+    shell: Any
+
     def publish(
         self,
         data: Mapping[str, Any],
-        metadata: Optional[Mapping[str, Any]] = None,
-        source: object = None,
+        metadata: Mapping[str, Any] | None = None,
+        source: object = None,  # noqa: ARG002 - of older versions of IPython
         *,
-        transient: Optional[Mapping[str, Any]] = None,
+        transient: Mapping[str, Any] | None = None,
         update: bool = False,
         **_: object,
     ) -> None:
@@ -74,8 +79,10 @@ class _DisplayPublisher(DisplayPublisher):
 class _DisplayHook(DisplayHook):
     """The value of a cell's last expression as an event."""
 
+    #: The shell that it is of.
+    shell: Any
     #: The bundle in the making; while there is one, an error is one of formatting.
-    bundle: Optional[tuple[dict[str, Any], dict[str, Any]]] = None
+    bundle: tuple[dict[str, Any], dict[str, Any]] | None = None
 
     def start_displayhook(self) -> None:
         """Begin a bundle."""
@@ -119,9 +126,9 @@ class ZMQInteractiveShell(InteractiveShell):
     compiler_class = Type(_Compiler)
     kernel = AnyTrait()
     publisher = AnyTrait()
-    network = CBool(False)
-    autoindent = CBool(False)
-    keepkernel_on_exit: Optional[bool] = None
+    network = CBool(default_value=False)
+    autoindent = CBool(default_value=False)
+    keepkernel_on_exit: bool | None = None
     exiter = Instance(ZMQExitAutocall)
 
     @default("exiter")
@@ -157,12 +164,10 @@ class ZMQInteractiveShell(InteractiveShell):
         self.register_magics(KernelMagics)
         self.magics_manager.register_alias("ed", "edit")
 
-    def _page(
-        self, text: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None
-    ) -> None:
+    def _page(self, text: Any, **_: object) -> None:
         self.publisher.page(text.get("text/plain", "") if isinstance(text, dict) else text)
 
-    def enable_gui(self, gui: Optional[str] = None) -> None:
+    def enable_gui(self, gui: str | None = None) -> None:
         """Refuse event loops of windows: there is no screen."""
         if gui not in (None, "inline", "none", "asyncio"):
             raise UsageError(f"the sandbox has no screen for the event loop of `{gui}`")
@@ -171,7 +176,7 @@ class ZMQInteractiveShell(InteractiveShell):
         """End the cell as `sys.exit` does; the kernel goes on."""
         raise SystemExit
 
-    def set_next_input(self, text: str, replace: bool = False) -> None:  # noqa: FBT001, FBT002
+    def set_next_input(self, text: str, replace: bool = False) -> None:  # noqa: ARG002, FBT001, FBT002
         """Leave the notebook's cells to the user."""
         self.publisher.note("the sandbox may not write into the notebook's cells: nothing inserted")
 
@@ -188,12 +193,14 @@ class ZMQInteractiveShell(InteractiveShell):
 
     def _get_exc_info(self, exc_tuple: Any = None) -> Any:
         etype, value, tb = super()._get_exc_info(exc_tuple)
-        return etype, value, _without_our_frames(tb)
+        return etype, value, without_our_frames(tb)
 
     def _showtraceback(self, etype: type[BaseException], evalue: BaseException, stb: Any) -> None:
-        if getattr(self.displayhook, "bundle", None) is not None:
+        hook: Any = self.displayhook
+        if hook.bundle is not None:
+            # An error of formatting: the cell fails, although its code did not.
             self._last_traceback_during_displayhook = True
-            self.displayhook.bundle = None
+            hook.bundle = None
         self.publisher.error(evalue, etype.__name__, stb)
         self._last_traceback = stb
 
@@ -206,21 +213,8 @@ class ZMQInteractiveShell(InteractiveShell):
         if code and not self.network and hints.installs(cmd):
             self.publisher.note(hints.OFFLINE)
         if code and getattr(self, "system_raise_on_error", False):
-            from subprocess import CalledProcessError  # noqa: PLC0415, S404
+            from subprocess import CalledProcessError  # noqa: PLC0415
 
             raise CalledProcessError(code, cmd)
 
     system = system_piped
-
-
-def _without_our_frames(tb: Any) -> Any:
-    """Cut the frames of this package from a traceback's inner end (an interrupted `print`)."""
-    frames = []
-    while tb is not None:
-        frames.append(tb)
-        tb = tb.tb_next
-    while frames and frames[-1].tb_frame.f_globals.get("__name__", "").startswith("sandbox_kernel"):
-        frames.pop()
-    if frames:
-        frames[-1].tb_next = None
-    return frames[0] if frames else None

@@ -17,7 +17,7 @@ import select
 import socket
 import threading
 from collections import deque
-from typing import Callable, NoReturn, Optional
+from typing import Callable, NoReturn
 
 from sandbox_kernel import wire
 from sandbox_kernel.errors import RemoteProtocolError
@@ -55,7 +55,7 @@ class Link:
         self._connection = wire.Connection(wire.Role.WORKER, wire.Role.HOST)
         self._requests: deque[wire.Event] = deque()
         self._replies: deque[wire.InputReply] = deque()
-        self._loop: Optional[asyncio.AbstractEventLoop] = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._backlog: deque[bytes] = deque()
         self._sending = False
         self._sends_whole = True
@@ -93,17 +93,18 @@ class Link:
             self._print(event)
             return
         with self._lock:
-            phase = self._connection.phase
-            if phase is wire.Phase.STARTING and type(event) is not wire.Ready:
-                return
-            if phase is wire.Phase.IDLE:
+            if self._connection.phase not in _RUNNING:
+                if self._connection.phase is wire.Phase.STARTING and type(event) is not wire.Ready:
+                    return
                 event = _between_cells(event)
-            self._backlog.append(self._connection.send(event))
+            data = self._connection.send(event)
             if self._sending:
                 # A finalizer or a signal handler that prints, inside of our own send.
+                self._backlog.append(data)
                 return
             self._sending = True
             try:
+                self._write(data)
                 while self._backlog:
                     self._write(self._backlog.popleft())
             finally:
@@ -112,11 +113,12 @@ class Link:
     def _write(self, data: bytes) -> None:
         try:
             if len(data) <= wire.MAX_FRAME and self._sends_whole:
-                data = data[self._send_at_once(data) :]
-                if not data:
+                sent = self._send_at_once(data)
+                if sent == len(data):
                     return
                 # gVisor takes what it has room for; from now on we hold signals.
                 self._sends_whole = False
+                data = data[sent:]
             else:
                 self._wait_for(select.POLLOUT, None)
             with signals.held():
@@ -128,11 +130,11 @@ class Link:
         while True:
             try:
                 return self._sock.send(data, socket.MSG_DONTWAIT)
-            except BlockingIOError:
+            except BlockingIOError:  # noqa: PERF203 - it ends the loop's round, not the loop
                 # An interrupt may end this wait: nothing of the frame is sent yet.
                 self._wait_for(select.POLLOUT, None)
 
-    def _wait_for(self, what: int, timeout_ms: Optional[int]) -> None:
+    def _wait_for(self, what: int, timeout_ms: int | None) -> None:
         poll = select.poll()
         poll.register(self._sock, what)
         poll.poll(timeout_ms)
@@ -213,7 +215,7 @@ class Link:
             raise EOFError
         return value
 
-    def _next_reply(self, cell: int, take: Callable[[int], Optional[str]]) -> str:
+    def _next_reply(self, cell: int, take: Callable[[int], str | None]) -> str:
         value = take(cell)
         while value is None:
             self._wait_for(select.POLLIN, _POLL_MS)
@@ -222,7 +224,7 @@ class Link:
             value = take(cell)
         return value
 
-    def _take_reply(self, cell: int) -> Optional[str]:
+    def _take_reply(self, cell: int) -> str | None:
         while self._replies:
             reply = self._replies.popleft()
             if reply.cell == cell:

@@ -6,6 +6,7 @@ Invariant: what a sandbox cannot do says so in one line, and does nothing.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from IPython.core import page
 from IPython.core.error import UsageError
@@ -16,6 +17,9 @@ from IPython.utils import openpy
 @magics_class
 class KernelMagics(Magics):
     """Magics of a kernel."""
+
+    #: The shell that they are of.
+    shell: Any
 
     @line_magic
     def clear(self, _line: str) -> None:
@@ -33,7 +37,10 @@ class KernelMagics(Magics):
             text = Path(line).read_text()
         page.page(text)
 
-    more = line_magic("more")(less)
+    @line_magic
+    def more(self, line: str) -> None:
+        """Do as `%less` does."""
+        self.shell.run_line_magic("less", line)
 
     @line_magic
     def man(self, line: str) -> None:

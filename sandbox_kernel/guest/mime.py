@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, Mapping, NamedTuple, Optional
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 #: Types of one bundle: more than any library makes.
 _MAX_TYPES = 64
@@ -22,7 +23,7 @@ class Bundle(NamedTuple):
     too_large: list[str]
 
 
-def bundle(data: Mapping[str, Any], metadata: Optional[Mapping[str, Any]], room: int) -> Bundle:
+def bundle(data: Mapping[str, Any], metadata: Mapping[str, Any] | None, room: int) -> Bundle:
     """Lower a bundle; `room` is how many characters its values may have together."""
     result = Bundle([], [], [], [])
     for mime, value in list(data.items())[:_MAX_TYPES]:

@@ -10,11 +10,13 @@ import codecs
 import io
 import os
 import threading
-from typing import TYPE_CHECKING, Any, Iterable, Union
+from typing import TYPE_CHECKING, Any
 
 from sandbox_kernel import wire
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from sandbox_kernel.guest.link import Link
     from sandbox_kernel.guest.routing import Routing
 
@@ -63,8 +65,13 @@ class Spool:
     def flush(self) -> None:
         """Send all that waits."""
         with self._lock:
-            texts, self._texts, self._size = self._texts, [], 0
-            text = "".join(texts)
+            text = "".join(self._texts)
+            self._texts.clear()
+            self._size = 0
+            if len(text) <= _STEP:
+                if text:
+                    self._link.send(wire.Stream(self._cell, self._name, text))
+                return
             step = _ASCII_STEP if text.isascii() else _STEP
             for start in range(0, len(text), step):
                 piece = text[start : start + step]
@@ -119,7 +126,7 @@ class _Buffer(io.BufferedIOBase):
         self._stream = stream
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def write(self, data: Union[bytes, bytearray, memoryview, Any]) -> int:
+    def write(self, data: bytes | bytearray | memoryview | Any) -> int:
         """Write UTF-8; return the number of bytes."""
         raw = bytes(memoryview(data))
         text = self._decoder.decode(raw)

@@ -5,6 +5,7 @@ IPython can do is refused by name.
 """
 
 from __future__ import annotations
+import __future__
 
 import ast
 import asyncio
@@ -15,15 +16,25 @@ import os
 import sys
 import traceback
 from types import CodeType, ModuleType
-from typing import TYPE_CHECKING, Any, Iterator
+from typing import TYPE_CHECKING, Any
 
 from sandbox_kernel import wire
-from sandbox_kernel.guest import asking
+from sandbox_kernel.guest import answers
 from sandbox_kernel.guest.displays import Displays
+from sandbox_kernel.guest.formats import bundle_of
+from sandbox_kernel.guest.publish import exit_code_of, without_our_frames
 from sandbox_kernel.guest.signals import cancelled_by_interrupt
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandbox_kernel.guest.publish import Publisher
+
+
+#: What `from __future__ import ...` of one cell leaves on for the next.
+_FUTURE_FLAGS = sum(
+    getattr(__future__, name).compiler_flag for name in __future__.all_feature_names
+)
 
 
 class StdinNotImplementedError(NotImplementedError):
@@ -76,7 +87,7 @@ class PlainShell:
         # Whatever user code raises, `SystemExit` and an interrupt too, is shown and survived.
         except BaseException as error:  # noqa: BLE001
             self._publisher.error(error, type(error).__name__, _traceback(error, name))
-            return wire.ExecuteReply(cell.cell, "error", asking.exit_code(error), 0)
+            return wire.ExecuteReply(cell.cell, "error", exit_code_of(error), 0)
         finally:
             sys.displayhook = saved
         return wire.ExecuteReply(cell.cell, "ok", 0, 0)
@@ -116,16 +127,40 @@ class PlainShell:
         space.update(_=value, __=space.get("_"), ___=space.get("__"))
         if cell.store_history:
             self._outputs[cell.execution_count] = value
-        self._publisher.result(*asking.bundle_of(value))
+        self._publisher.result(*bundle_of(value))
 
     def complete(self, request: wire.Complete) -> wire.CompleteReply:
         """Complete a name, or an attribute of one."""
-        return asking.complete(request, self._namespace)
+        return answers.complete(request, self._namespace)
 
     def inspect(self, request: wire.Inspect) -> wire.InspectReply:
         """Describe the name at the cursor."""
-        return asking.inspect_name(request, self._namespace)
+        return answers.inspect_name(request, self._namespace)
 
     def is_complete(self, request: wire.IsComplete) -> wire.IsCompleteReply:
         """Ask Python's own interactive compiler."""
-        return asking.is_complete(request)
+        return answers.is_complete(request)
+
+
+def _refuse_ipython(source: str, error: SyntaxError) -> None:
+    """Name what only IPython understands, if that is why a cell is no Python."""
+    lines = source.splitlines()
+    number = error.lineno or 0
+    line = lines[number - 1].strip() if 0 < number <= len(lines) else ""
+    if line[:1] in ("%", "!") or line.endswith("?") or line.startswith("?"):
+        raise UsageError(f"this image has no IPython: `{line.split()[0]}` needs it") from None
+
+
+def _show_figures() -> None:
+    """Show what the cell has drawn, also without `show()`."""
+    figures = sys.modules.get("sandbox_kernel.guest.figures")
+    if figures is not None:
+        figures.show()
+
+
+def _traceback(error: BaseException, name: str) -> list[str]:
+    """The lines of a traceback that begins in the cell and does not end in our frames."""
+    tb = error.__traceback__
+    while tb is not None and tb.tb_frame.f_code.co_filename != name:
+        tb = tb.tb_next
+    return traceback.format_exception(type(error), error, without_our_frames(tb))

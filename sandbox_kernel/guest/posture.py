@@ -20,7 +20,6 @@ from sandbox_kernel.guest import process
 
 #: What cgroup v1 shows for "no limit" is near 2**63; nothing real is above this.
 _NO_LIMIT = 1 << 50
-_CGROUP = Path("/sys/fs/cgroup")
 #: That one-shot runs can use.
 _INTERPRETERS = ("python3", "node", "sh")
 #: `uname -r` of gVisor, where PID 1 can be killed from inside.
@@ -109,8 +108,9 @@ def _can_reach(pid: int) -> bool:
 class Cgroups:
     """This sandbox's own counters, of cgroup v1 or v2; -1 where they cannot be read."""
 
-    def __init__(self) -> None:
-        self._v2 = (_CGROUP / "cgroup.controllers").exists()
+    def __init__(self, mounted: Path = Path("/sys/fs/cgroup")) -> None:
+        self._mounted = mounted
+        self._v2 = (mounted / "cgroup.controllers").exists()
         self._paths = _own_paths()
 
     def memory_limit(self) -> int:
@@ -146,7 +146,9 @@ class Cgroups:
         """Without page cache that the kernel can drop, as `docker stats` counts it."""
         used = self._number("memory", "memory.current" if self._v2 else "memory.usage_in_bytes")
         cache = "inactive_file" if self._v2 else "total_inactive_file"
-        return max(used - max(self._field("memory", "memory.stat", cache), 0), -1)
+        return (
+            used if used < 0 else max(used - max(self._field("memory", "memory.stat", cache), 0), 0)
+        )
 
     def _cpu_ms(self) -> int:
         if self._v2:
@@ -176,7 +178,7 @@ class Cgroups:
 
     def _read(self, controller: str, name: str) -> str:
         """A file of our group: below our own path, or at the top of a mount that shows only us."""
-        root = _CGROUP if self._v2 else _CGROUP / controller
+        root = self._mounted if self._v2 else self._mounted / controller
         own = root / self._paths.get("" if self._v2 else controller, "")
         return _text(own / name) or _text(root / name)
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any, Mapping, Optional, Sequence, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from sandbox_kernel import wire
 from sandbox_kernel.guest import hints, mime
 from sandbox_kernel.guest.link import ROOM
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sandbox_kernel.guest.link import Link
     from sandbox_kernel.guest.output import Spool
     from sandbox_kernel.guest.routing import Routing
@@ -36,7 +38,7 @@ class Publisher:
     def display(
         self,
         data: Mapping[str, Any],
-        metadata: Optional[Mapping[str, Any]],
+        metadata: Mapping[str, Any] | None,
         *,
         display_id: str = "",
         update: bool = False,
@@ -46,12 +48,12 @@ class Publisher:
         lists = (self._cell(), bundle.mimes, bundle.values, bundle.sizes, display_id)
         self._link.send(wire.UpdateDisplayData(*lists) if update else wire.DisplayData(*lists))
 
-    def result(self, data: Mapping[str, Any], metadata: Optional[Mapping[str, Any]]) -> None:
+    def result(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> None:
         """Show the value of a cell's last expression."""
         bundle = self._lower(data, metadata)
         self._link.send(wire.ExecuteResult(self._cell(), bundle.mimes, bundle.values, bundle.sizes))
 
-    def _lower(self, data: Mapping[str, Any], metadata: Optional[Mapping[str, Any]]) -> mime.Bundle:
+    def _lower(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None) -> mime.Bundle:
         bundle = mime.bundle(data, metadata, ROOM)
         for kind in bundle.too_large:
             self.note(f"an output of type `{kind}` was larger than 16 MiB and is not shown")
@@ -98,6 +100,28 @@ def message_of(error: BaseException) -> str:
         return "<exception str() failed>"
 
 
+def exit_code_of(error: BaseException | None) -> int:
+    """The status that a script would have ended with."""
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+def without_our_frames(tb: Any) -> Any:
+    """Cut the frames of this package from a traceback's inner end (an interrupted `print`)."""
+    frames = []
+    while tb is not None:
+        frames.append(tb)
+        tb = tb.tb_next
+    while frames and frames[-1].tb_frame.f_globals.get("__name__", "").startswith("sandbox_kernel"):
+        frames.pop()
+    if frames:
+        frames[-1].tb_next = None
+    return frames[0] if frames else None
+
+
 class Asking:
     """`input` and `getpass.getpass` of a cell; the text of their errors is ipykernel's."""
 
@@ -118,9 +142,9 @@ class Asking:
     def getpass(
         self,
         prompt: str = "Password: ",
-        stream: Optional[TextIO] = None,
+        stream: TextIO | None = None,
         *,
-        echo_char: Optional[str] = None,
+        echo_char: str | None = None,
     ) -> str:
         """Return a line that the user types unseen."""
         if not self._may_ask:

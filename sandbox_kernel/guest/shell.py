@@ -5,30 +5,27 @@ Invariant: nothing that user code raises leaves `run`; it is shown.
 
 from __future__ import annotations
 
+# Most of IPython has no types.
+# mypy: allow-untyped-calls
 import asyncio
 import os
-import signal
 import sys
 import tempfile
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from IPython.core import interactiveshell
+from IPython.core.async_helpers import _asyncio_runner
 from IPython.core.completer import provisionalcompleter, rectify_completions
 from IPython.core.error import StdinNotImplementedError
 from IPython.utils.tokenutil import token_at_cursor
 from traitlets.config import Config
 
 from sandbox_kernel import wire
+from sandbox_kernel.guest import signals
 from sandbox_kernel.guest.interactive import NoFiles, ZMQInteractiveShell
+from sandbox_kernel.guest.publish import exit_code_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from sandbox_kernel.guest.publish import Publisher
-
-#: What IPython runs a cell in if it has a top-level `await`.
-_ASYNCIO = interactiveshell._asyncio_runner  # noqa: SLF001 - as ipykernel does
 
 
 def create(publisher: Publisher, *, network: bool) -> IPythonShell:
@@ -40,7 +37,7 @@ def create(publisher: Publisher, *, network: bool) -> IPythonShell:
     config.HistoryManager.enabled = False
     shell = ZMQInteractiveShell.instance(
         config=config,
-        profile_dir=NoFiles(location=os.path.join(tempfile.gettempdir(), ".ipython")),
+        profile_dir=NoFiles(location=f"{tempfile.gettempdir()}/.ipython"),
         publisher=publisher,
         network=network,
     )
@@ -63,9 +60,9 @@ class IPythonShell:
         shell.execution_count = cell.execution_count
         result = await self._run(cell)
         error = result.error_before_exec or result.error_in_exec
-        if result.success and not shell._last_traceback_during_displayhook:  # noqa: SLF001
+        if result.success and not shell._last_traceback_during_displayhook:
             return wire.ExecuteReply(cell.cell, "ok", 0, 0)
-        return wire.ExecuteReply(cell.cell, "error", _exit_code(error), 0)
+        return wire.ExecuteReply(cell.cell, "error", exit_code_of(error), 0)
 
     async def _run(self, cell: wire.Execute) -> Any:
         shell = self._shell
@@ -75,7 +72,7 @@ class IPythonShell:
         # IPython shows whatever an input transformer raised when it is handed on.
         except Exception:  # noqa: BLE001
             failure = sys.exc_info()
-        is_async = shell.loop_runner is _ASYNCIO and shell.should_run_async(
+        is_async = shell.loop_runner is _asyncio_runner and shell.should_run_async(
             cell.code, transformed_cell=transformed, preprocessing_exc_tuple=failure
         )
         if not is_async:
@@ -89,7 +86,7 @@ class IPythonShell:
         )
         future = asyncio.ensure_future(coroutine)
         result = None
-        with _cancelled_by_interrupt(future):
+        with signals.cancelled_by_interrupt(future):
             try:
                 result = await future
             finally:
@@ -122,27 +119,3 @@ class IPythonShell:
         """Ask IPython's input transformer."""
         status, indent = self._shell.input_transformer_manager.check_complete(request.code)
         return wire.IsCompleteReply(request.request, status, " " * (indent or 0))
-
-
-def _exit_code(error: BaseException | None) -> int:
-    """The status that a script would have ended with."""
-    if isinstance(error, SystemExit):
-        if error.code is None:
-            return 0
-        return error.code & 0xFF if isinstance(error.code, int) else 1
-    return 1
-
-
-@contextmanager
-def _cancelled_by_interrupt(future: asyncio.Future[Any]) -> Iterator[None]:
-    """Let SIGINT cancel a cell that awaits: it must not raise in the loop."""
-    loop = asyncio.get_running_loop()
-
-    def cancel(_number: int, _frame: object) -> None:
-        loop.call_soon_threadsafe(future.cancel)
-
-    saved = signal.signal(signal.SIGINT, cancel)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, saved)

@@ -6,10 +6,11 @@ what must be done as a whole.
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,10 +73,25 @@ def held() -> Iterator[None]:
     arrived: list[int] = []
     try:
         for number in handlers:
-            signal.signal(number, lambda number, _frame: arrived.append(number))
+            signal.signal(number, lambda got, _frame: arrived.append(got))
         yield
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        for number in arrived:
-            signal.raise_signal(number)
+        for late in arrived:
+            signal.raise_signal(late)
+
+
+@contextmanager
+def cancelled_by_interrupt(future: asyncio.Future[Any]) -> Iterator[None]:
+    """Let SIGINT cancel a cell that awaits, as ipykernel does: it must not raise in the loop."""
+    loop = asyncio.get_running_loop()
+
+    def cancel(_number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(future.cancel)
+
+    saved = signal.signal(signal.SIGINT, cancel)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, saved)

@@ -76,7 +76,7 @@ class Meter:
     def __init__(self, limit: int) -> None:
         #: The cell that runs; 0 between cells.
         self.cell = 0
-        #: Bytes that the running cell put out, sent or not.
+        #: Bytes that the running cell put out, sent or not; 0 between cells.
         self.seen = 0
         #: Bytes of the running cell that were not sent.
         self.dropped = 0
@@ -95,6 +95,7 @@ class Meter:
         """The running cell ended; return how many of its bytes were dropped."""
         self._left.pop(self.cell, None)
         self._left[self.cell] = LATE_BYTES
+        self.seen = 0
         while len(self._left) > LATE_CELLS:
             del self._left[next(iter(self._left))]
         self.cell = 0

@@ -17,36 +17,33 @@ from typing import TYPE_CHECKING, NoReturn, Union
 
 from sandbox_kernel import wire
 from sandbox_kernel.errors import RemoteProtocolError
-from sandbox_kernel.guest import child, posture, process, seccomp, streams
+from sandbox_kernel.guest import child, posture, process, seccomp
+from sandbox_kernel.guest.child import Verdict
+from sandbox_kernel.guest.relay import Relay
+from sandbox_kernel.guest.uplink import HostGoneError, Uplink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     Settings = Mapping[str, Union[int, float, bool, str]]
 
-#: Bytes for the host that may wait before the worker is read no more.
-OUT_BYTES = 1024 * 1024
-#: Bytes that one cell may put out, sent or not, before its worker is killed.
-FLOOD_BYTES = 256 * 1024 * 1024
-#: Bytes that are read from each pipe before a cell's reply: more than a pipe holds.
-DRAIN_BYTES = 1024 * 1024
-#: Reads between two sendings after which the worker is left alone for `NAP_SECONDS` each.
-BRISK_READS = 8
+#: Small reads between two sendings after which the worker is left alone for `_NAP_SECONDS` each.
+_BRISK_READS = 8
 #: In which small writes gather in the kernel's buffers: one wake-up for hundreds of lines.
-NAP_SECONDS = 0.002
-#: A read of this size needs no gathering.
-LARGE_READ = 32 * 1024
+_NAP_SECONDS = 0.002
+#: A read of this many bytes needs no gathering.
+_LARGE_READ = 32 * 1024
 #: From the end of the worker's channel until its death, if it is dying.
-CLOSED_SECONDS = 1.0
+_CLOSED_SECONDS = 1.0
 #: For all that a dead worker started to be gone; then the next one starts anyway.
-CLEAR_SECONDS = 5.0
+_CLEAR_SECONDS = 5.0
 #: Between two looks at what is still there.
-CLEAR_TICK = 0.005
+_CLEAR_TICK = 0.005
 #: Workers in a row that may die before they are ready.
-MAX_STILLBORN = 5
+_MAX_STILLBORN = 5
 
 _RUNNING = (wire.Phase.BUSY, wire.Phase.WAITING_INPUT)
-_BROKE = child.Verdict("crashed", "broke the protocol")
+_BROKE = Verdict("crashed", "broke the protocol")
 
 
 def main(settings: Settings) -> NoReturn:
@@ -54,37 +51,51 @@ def main(settings: Settings) -> NoReturn:
     facts = posture.outer()
     process.ignore_signals()
     process.harden(int(settings["nofile"]))
-    host_in, host_out = process.take_stream()
+    reader, writer = process.take_stream()
     wake = process.watch_children()
     filtered = seccomp.install()
+    host = Uplink(
+        reader, writer, window=int(settings["window_bytes"]), replay=bool(settings["replay"])
+    )
     try:
-        supervisor = Supervisor(settings, host_in, host_out, wake)
-        supervisor.arm_lifetime()
+        supervisor = Supervisor(settings, host, wake)
+        _arm_lifetime(float(settings["lifetime_seconds"]))
         supervisor.start_worker()
-        supervisor.send(posture.hello(facts, seccomp_inner=filtered, protected=posture.protected()))
+        host.send(posture.hello(facts, seccomp_inner=filtered, protected=posture.protected()))
         supervisor.run()
+    except HostGoneError:
+        process.end(0)
     except Exception:  # noqa: BLE001 - the outermost frame: the reason to stderr, then all ends
         sys.excepthook(*sys.exc_info())
         process.end(1)
 
 
-class Supervisor:
-    """The guest's end of the stream, and the worker of the moment."""
+def _arm_lifetime(seconds: float) -> None:
+    """End with the lifetime, by a timer of the kernel's: no state of the loop matters."""
+    end = time.monotonic() + seconds
 
-    def __init__(self, settings: Settings, host_in: int, host_out: int, wake: int) -> None:
+    def check(_signal: int, _frame: object) -> None:
+        # Anyone in the sandbox may send the signal; only the clock counts.
+        if time.monotonic() >= end:
+            process.end(0)
+
+    signal.signal(signal.SIGALRM, check)
+    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+
+
+class Supervisor:
+    """The loop, and the worker of the moment."""
+
+    def __init__(self, settings: Settings, host: Uplink, wake: int) -> None:
         self._settings = settings
-        self._host_in, self._host_out, self._wake = host_in, host_out, wake
+        self._host = host
+        self._wake = wake
+        self._deadman_seconds = float(settings["deadman_seconds"])
+        self._idle_seconds = float(settings["idle_seconds"])
         self._started = self._heard_at = self._used_at = time.monotonic()
-        self._host = wire.Connection(
-            wire.Role.GUEST,
-            wire.Role.HOST,
-            window=int(settings["window_bytes"]),
-            replay=bool(settings["replay"]),
-        )
-        self._out = bytearray()
-        self._text = streams.Gatherer()
-        self._meter = streams.Meter(int(settings["output_bytes"]))
+        self._relay = Relay(host.send, int(settings["output_bytes"]))
         self._cgroups = posture.Cgroups()
+        #: Kills by the kernel, when the running cell began.
         self._oom_kills = self._cgroups.oom_kills()
         #: Requests for a worker that is not ready yet.
         self._queue: list[wire.Event] = []
@@ -94,53 +105,47 @@ class Supervisor:
         self._stillborn = 0
         self._reads = 0
         self._nap_until = 0.0
+        #: When the worker's channel ended; 0 while it has not.
         self._closed_at = 0.0
-        #: Of the worker's death, until its replacement.
-        self._ended: tuple[child.Verdict, int] | None = None
+        #: Of the worker's death until its replacement: why, and its exit status.
+        self._ended: tuple[Verdict, int] | None = None
         self._clear_until = 0.0
-
-    # --- life ---
-
-    def arm_lifetime(self) -> None:
-        """End with the lifetime, by a timer of the kernel's: no state of the loop matters."""
-        seconds = float(self._settings["lifetime_seconds"])
-        end = self._started + seconds
-
-        def check(_signal: int, _frame: object) -> None:
-            # Anyone in the sandbox may send the signal; only the clock counts.
-            if time.monotonic() >= end:
-                process.end(0)
-
-        signal.signal(signal.SIGALRM, check)
-        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
     def start_worker(self) -> None:
         """Fork a worker; what was asked meanwhile waits until it is ready."""
         self._worker = child.start(self._settings)
         self._asked.clear()
-        self._closed_at = 0.0
+        self._closed_at = self._nap_until = 0.0
+
+    # the loop
 
     def run(self) -> NoReturn:
-        """The loop."""
+        """Wait, and do what has become possible.
+
+        Raises:
+            HostGoneError: the host has closed the stream.
+        """
         while True:
             ready = self._wait()
             now = time.monotonic()
-            if self._host_in in ready:
-                self._read_host(now)
+            if self._host.reader in ready:
+                self._heard_at = now
+                for event in self._host.read():
+                    self._obey(event, now)
             if self._wake in ready:
-                self._drain_wake()
+                os.read(self._wake, 4096)
             if self._wake in ready or self._ended:
                 self._reap(now)
             self._read_worker(ready, now)
             self._check_timers(now)
-            self._write()
+            self._host.write()
 
     def _wait(self) -> set[int]:
         poll = select.poll()
-        poll.register(self._host_in, select.POLLIN)
+        poll.register(self._host.reader, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
-        if self._out:
-            poll.register(self._host_out, select.POLLOUT)
+        if self._host.unwritten:
+            poll.register(self._host.writer, select.POLLOUT)
         now = time.monotonic()
         worker = self._worker
         listening = self._may_read and now >= self._nap_until
@@ -157,78 +162,53 @@ class Supervisor:
 
     @property
     def _may_read(self) -> bool:
-        return not (self._ended or self._host.window_full or len(self._out) > OUT_BYTES)
+        return not (self._ended or self._host.congested)
+
+    @property
+    def _idle(self) -> bool:
+        return self._host.phase is not wire.Phase.BUSY
 
     def _next_timer(self, now: float) -> float:
-        times = [self._heard_at + float(self._settings["deadman_seconds"])]
-        if self._host.phase is not wire.Phase.BUSY:
-            times.append(self._used_at + float(self._settings["idle_seconds"]))
-        if self._text.due_at is not None:
-            times.append(self._text.due_at)
+        times = [self._heard_at + self._deadman_seconds]
+        if self._idle:
+            times.append(self._used_at + self._idle_seconds)
+        if self._relay.due_at is not None:
+            times.append(self._relay.due_at)
         if self._may_read and self._nap_until > now:
             times.append(self._nap_until)
         if self._closed_at:
-            times.append(self._closed_at + CLOSED_SECONDS)
+            times.append(self._closed_at + _CLOSED_SECONDS)
         if self._ended:
-            times.append(now + CLEAR_TICK)
+            times.append(now + _CLEAR_TICK)
         return min(times)
 
     def _check_timers(self, now: float) -> None:
-        if now >= self._heard_at + float(self._settings["deadman_seconds"]):
+        if now >= self._heard_at + self._deadman_seconds:
             process.end(0)
-        idle = self._host.phase is not wire.Phase.BUSY
-        if idle and now >= self._used_at + float(self._settings["idle_seconds"]):
+        if self._idle and now >= self._used_at + self._idle_seconds:
             process.end(0)
-        if self._text.due_at is not None and now >= self._text.due_at:
-            self._flush(now)
-        if self._closed_at and now >= self._closed_at + CLOSED_SECONDS:
+        if self._relay.due_at is not None and now >= self._relay.due_at:
+            self._relay.flush(now)
+            self._reads = 0
+        if self._closed_at and now >= self._closed_at + _CLOSED_SECONDS:
             self._closed_at = 0.0
             self._kill_worker(_BROKE)
 
-    # --- the host ---
-
-    def send(self, event: wire.Event) -> None:
-        """Queue an event for the host."""
-        self._out += self._host.send(event)
-
-    def _write(self) -> None:
-        while self._out:
-            try:
-                sent = os.write(self._host_out, self._out)
-            except BlockingIOError:
-                return
-            except (BrokenPipeError, ConnectionResetError):
-                process.end(0)
-            del self._out[:sent]
-
-    def _read_host(self, now: float) -> None:
-        try:
-            data = os.read(self._host_in, child.READ_BYTES)
-        except ConnectionResetError:
-            data = b""
-        if not data:
-            process.end(0)
-        self._heard_at = now
-        self._host.receive_data(data)
-        while True:
-            event = self._host.next_event()
-            if event is None:
-                return
-            self._obey(event, now)
+    # the host's requests
 
     def _obey(self, event: wire.Event, now: float) -> None:
         if isinstance(event, wire.Ping):
-            self.send(wire.Pong(event.nonce))
+            self._host.send(wire.Pong(event.nonce))
         elif isinstance(event, wire.Interrupt):
             self._interrupt(event.cell)
         elif isinstance(event, wire.KillWorker):
             self._kill_cell(event.cell)
         elif isinstance(event, wire.StatsRequest):
-            self.send(self._cgroups.stats(event.request, self._started))
+            self._host.send(self._cgroups.stats(event.request, self._started))
         elif isinstance(event, wire.Shutdown):
             process.end(0)
         elif isinstance(event, wire.Resume):
-            self._out = bytearray(self._host.replayed(event.seq))
+            self._host.repeat(event.seq)
         else:
             self._used_at = now
             self._pass_on(event)
@@ -241,23 +221,19 @@ class Supervisor:
                 self._worker.send(event)
             return
         if isinstance(event, wire.Execute):
-            self._meter.begin(event.cell)
+            self._relay.begin(event.cell)
             self._oom_kills = self._cgroups.oom_kills()
             self._reads = 0
-        if not self._worker.ready or self._ended:
+        if self._ended or not self._worker.ready:
             self._queue.append(event)
             return
         if isinstance(event, (wire.Complete, wire.Inspect, wire.IsComplete)):
             self._asked.add(event.request)
         self._worker.send(event)
 
-    @property
-    def _waiting_cell(self) -> int:
-        """The cell that no worker has begun yet; 0 if there is none."""
-        for event in self._queue:
-            if isinstance(event, wire.Execute):
-                return event.cell
-        return 0
+    def _waits(self, cell: int) -> bool:
+        """Whether no worker has begun this cell yet."""
+        return any(isinstance(event, wire.Execute) and event.cell == cell for event in self._queue)
 
     def _runs(self, cell: int) -> bool:
         return cell == self._host.cell and self._host.phase in _RUNNING
@@ -265,63 +241,44 @@ class Supervisor:
     def _interrupt(self, cell: int) -> None:
         if not self._runs(cell) or self._ended:
             return
-        if cell != self._waiting_cell:
+        if not self._waits(cell):
             process.interrupt(self._worker.pid)
             return
         self._queue.clear()
         text = "the cell was interrupted before it began"
-        self.send(wire.Error(cell, "KeyboardInterrupt", text, [f"KeyboardInterrupt: {text}"]))
-        self.send(wire.ExecuteReply(cell, "error", 0, self._meter.finish()))
+        self._host.send(wire.Error(cell, "KeyboardInterrupt", text, [f"KeyboardInterrupt: {text}"]))
+        self._host.send(wire.ExecuteReply(cell, "error", 0, self._relay.finish()))
 
     def _kill_cell(self, cell: int) -> None:
         if not self._runs(cell) or self._ended:
             return
-        if cell == self._waiting_cell:
+        if self._waits(cell):
             self._queue.clear()
-        self._kill_worker(child.Verdict("killed", ""))
+        self._kill_worker(Verdict("killed", ""))
 
-    # --- the worker ---
+    # the worker's events
 
     def _read_worker(self, ready: set[int], now: float) -> None:
         worker = self._worker
-        if worker.outgoing:
-            worker.write()
+        worker.write()
         if not self._may_read or now < self._nap_until:
             return
         size = 0
         # Pipes first: what a subprocess wrote came before what the worker said after it.
         for name, fd in list(worker.pipes.items()):
             if fd in ready:
-                size += self._read_pipe(name)
-        if worker.channel.fileno() in ready and not worker.closed:
+                size += self._relay.read_pipe(worker, name)
+        if not worker.closed and worker.channel.fileno() in ready:
             size += worker.receive()
             self._take_events(now)
             if worker.closed:
                 self._closed_at = now
-        if 0 < size < LARGE_READ:
+        if self._relay.flooded:
+            self._kill_worker(Verdict("killed", "output"))
+        if 0 < size < _LARGE_READ:
             self._reads += 1
-            if self._reads > BRISK_READS:
-                self._nap_until = now + NAP_SECONDS
-
-    def _read_pipe(self, name: str) -> int:
-        data = self._worker.read_pipe(name)
-        if data is None:
-            return 0
-        # Of the running cell, or of the one before: nothing tells who wrote.
-        cell = self._host.cell
-        if self._meter.spent(cell):
-            self._meter.drop(cell, len(data))
-        else:
-            self._print(cell, name, self._worker.decode(name, data))
-        self._check_flood()
-        return len(data)
-
-    def _print(self, cell: int, name: str, text: str) -> None:
-        self._text.add(cell, name, self._meter.text(cell, text))
-
-    def _check_flood(self) -> None:
-        if self._meter.cell and self._meter.seen > FLOOD_BYTES:
-            self._kill_worker(child.Verdict("killed", "output"))
+            if self._reads > _BRISK_READS:
+                self._nap_until = now + _NAP_SECONDS
 
     def _take_events(self, now: float) -> None:
         while not self._worker.condemned:
@@ -336,10 +293,11 @@ class Supervisor:
 
     def _hand_on(self, event: wire.Event, now: float) -> None:
         if isinstance(event, wire.Stream):
-            self._print(event.cell, event.name, event.text)
-            self._check_flood()
+            self._relay.print(event.cell, event.name, event.text)
         elif isinstance(event, wire.ExecuteReply):
-            self._finish(event, now)
+            self._relay.drain(self._worker, now)
+            self._host.send(event._replace(dropped=self._relay.finish()))
+            self._used_at, self._reads, self._nap_until = now, 0, 0.0
         elif isinstance(event, wire.Ready):
             self._stillborn = 0
             waiting, self._queue = self._queue, []
@@ -348,62 +306,20 @@ class Supervisor:
         elif isinstance(event, (wire.CompleteReply, wire.InspectReply, wire.IsCompleteReply)):
             if event.request in self._asked:
                 self._asked.remove(event.request)
-                self.send(event)
+                self._host.send(event)
         elif isinstance(event, wire.InputRequest):
-            self._drain_pipes()
-            self._flush(now)
-            self.send(event)
+            self._relay.drain(self._worker, now)
+            self._host.send(event)
         else:
-            self._show(event, now)
+            self._relay.show(event, now)
 
-    def _show(self, event: wire.Event, now: float) -> None:
-        """Send output that is not text, if the cell has room for it."""
-        cell: int = getattr(event, "cell")  # noqa: B009 - all that are left have one
-        size = streams.weight(event)
-        if isinstance(event, wire.Error):
-            fits = self._meter.error(cell, size)
-        else:
-            fits = self._meter.whole(cell, size)
-        if fits:
-            self._flush(now)
-            self.send(event)
-        self._check_flood()
+    # the worker's end
 
-    def _finish(self, reply: wire.ExecuteReply, now: float) -> None:
-        self._drain_pipes()
-        self._flush(now)
-        self.send(reply._replace(dropped=self._meter.finish()))
-        self._used_at, self._reads, self._nap_until = now, 0, 0.0
-
-    def _drain_pipes(self) -> None:
-        """Read what stands in the pipes, so that it comes before what follows."""
-        for name in list(self._worker.pipes):
-            size = 0
-            while size < DRAIN_BYTES and name in self._worker.pipes:
-                count = self._read_pipe(name)
-                if not count:
-                    break
-                size += count
-            self._print(self._host.cell, name, self._worker.decode(name, b"", final=True))
-
-    def _flush(self, now: float) -> None:
-        for event in self._text.take(now):
-            self.send(event)
-        self._reads = 0
-
-    # --- its end ---
-
-    def _kill_worker(self, why: child.Verdict) -> None:
+    def _kill_worker(self, why: Verdict) -> None:
         if self._worker.condemned or self._ended:
             return
         self._worker.condemned = why
         process.kill_descendants()
-
-    def _drain_wake(self) -> None:
-        try:
-            os.read(self._wake, 4096)
-        except BlockingIOError:
-            return
 
     def _reap(self, now: float) -> None:
         reaped = process.reap()
@@ -411,47 +327,42 @@ class Supervisor:
         if status is not None and not self._ended:
             self._ended = self._judge(status), status
             self._closed_at = 0.0
-            self._clear_until = now + CLEAR_SECONDS
+            self._clear_until = now + _CLEAR_SECONDS
         if not self._ended:
             return
         if reaped.none_left or now > self._clear_until:
-            self._replace(now)
+            self._replace(*self._ended, now)
         else:
             process.kill_descendants()
 
-    def _judge(self, status: int) -> child.Verdict:
+    def _judge(self, status: int) -> Verdict:
         if self._worker.condemned:
             return self._worker.condemned
         if status >= 0:
-            return child.Verdict("exited", f"status {status}")
+            return Verdict("exited", f"status {status}")
         if status == -signal.SIGKILL and self._cgroups.oom_kills() > self._oom_kills:
-            return child.Verdict("oom", "")
-        return child.Verdict("crashed", process.signal_name(-status))
+            return Verdict("oom", "")
+        return Verdict("crashed", process.signal_name(-status))
 
-    def _replace(self, now: float) -> None:
+    def _replace(self, why: Verdict, status: int, now: float) -> None:
         """Say what became of the worker, and start the next one."""
-        assert self._ended is not None  # noqa: S101 - for the type; both callers have checked
-        why, status = self._ended
         worker = self._worker
         # Nobody writes any more: what stands in the channel and the pipes is the rest.
         while worker.receive():
             self._take_events(now)
-        self._drain_pipes()
-        self._flush(now)
-        stillborn = not worker.ready
+        self._relay.drain(worker, now)
         worker.close()
-        running = self._host.phase in _RUNNING and not self._waiting_cell
-        cell = self._host.cell if running else 0
-        dropped = self._meter.finish() if running else 0
-        self.send(wire.Verdict(cell, why.kind, why.detail, status, dropped, "lost"))
-        self._used_at, self._ended, self._nap_until = now, None, 0.0
+        lost = self._runs(self._host.cell) and not self._waits(self._host.cell)
+        cell, dropped = (self._host.cell, self._relay.finish()) if lost else (0, 0)
+        self._host.send(wire.Verdict(cell, why.kind, why.detail, status, dropped, "lost"))
+        self._used_at, self._ended = now, None
         self._oom_kills = self._cgroups.oom_kills()
-        self._stillborn = self._stillborn + 1 if stillborn else 0
-        if self._stillborn >= MAX_STILLBORN:
+        self._stillborn = 0 if worker.ready else self._stillborn + 1
+        if self._stillborn >= _MAX_STILLBORN:
             sys.stderr.write(
-                f"sandbox-kernel: {MAX_STILLBORN} workers in a row ended before they were ready"
-                f" (`{why.kind}` {why.detail})\n"
+                f"sandbox-kernel: {_MAX_STILLBORN} workers in a row ended before they were ready"
+                f" ({why.kind} {why.detail})\n"
             )
-            self._write()
+            self._host.write()
             process.end(1)
         self.start_worker()

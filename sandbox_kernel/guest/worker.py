@@ -16,7 +16,7 @@ import sys
 import traceback
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Mapping, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from sandbox_kernel import wire
 from sandbox_kernel.guest import signals
@@ -27,7 +27,7 @@ from sandbox_kernel.guest.routing import Routing
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 #: User code that counts through small descriptors must not meet the loop's.
 _LOWEST_FD = 64
@@ -82,7 +82,7 @@ def main(sock: socket.socket, settings: Mapping[str, object]) -> NoReturn:
     while True:
         try:
             loop.run_forever()
-        except (KeyboardInterrupt, SystemExit):
+        except (KeyboardInterrupt, SystemExit):  # noqa: PERF203
             # Of a task or a callback of the user's; the cells go on.
             continue
 
@@ -171,9 +171,11 @@ class _Worker:
         try:
             with self._input_asks(), signals.interruptible():
                 reply = await self._shell.run(cell)
-        except KeyboardInterrupt as error:
-            # It came after the user's code had ended, or before it began.
-            self._publisher.error(error, "KeyboardInterrupt", ["KeyboardInterrupt"])
+        # An interrupt just before or after the user's code, or user code that has broken its
+        # shell: the cell fails, and the state is kept.
+        except BaseException as error:  # noqa: BLE001
+            lines = traceback.format_exception(type(error), error, error.__traceback__)
+            self._publisher.error(error, type(error).__name__, lines)
         if os.getpid() != self._pid:
             # The cell forked, and this is the child: it has no more cells to run.
             self._spool.flush()
