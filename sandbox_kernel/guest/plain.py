@@ -40,9 +40,14 @@ _FUTURE_FLAGS = sum(
 class StdinNotImplementedError(NotImplementedError):
     """Nobody can be asked for input; named as IPython's."""
 
+    __module__ = "builtins"
+
 
 class UsageError(Exception):
     """Something that only IPython understands; named as IPython's."""
+
+    # A traceback names the module of all others.
+    __module__ = "builtins"
 
 
 def create(publisher: Publisher) -> PlainShell:

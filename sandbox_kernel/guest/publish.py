@@ -110,16 +110,15 @@ def exit_code_of(error: BaseException | None) -> int:
 
 
 def without_our_frames(tb: Any) -> Any:
-    """Cut the frames of this package from a traceback's inner end (an interrupted `print`)."""
-    frames = []
+    """Cut the frames of this package out of a traceback (of an interrupted `print`, say)."""
+    kept = []
     while tb is not None:
-        frames.append(tb)
+        if not tb.tb_frame.f_globals.get("__name__", "").startswith("sandbox_kernel."):
+            kept.append(tb)
         tb = tb.tb_next
-    while frames and frames[-1].tb_frame.f_globals.get("__name__", "").startswith("sandbox_kernel"):
-        frames.pop()
-    if frames:
-        frames[-1].tb_next = None
-    return frames[0] if frames else None
+    for outer, inner in zip(kept, [*kept[1:], None]):
+        outer.tb_next = inner
+    return kept[0] if kept else None
 
 
 class Asking:

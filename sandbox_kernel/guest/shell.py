@@ -11,6 +11,7 @@ import asyncio
 import os
 import sys
 import tempfile
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.async_helpers import _asyncio_runner
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 def create(publisher: Publisher, *, network: bool) -> IPythonShell:
     """Make IPython's one shell of this process."""
-    if not os.environ.get("MPLBACKEND"):
+    if find_spec("matplotlib_inline") is not None and not os.environ.get("MPLBACKEND"):
         os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
     config = Config()
     # History in memory only: no database, and no thread that writes it.
