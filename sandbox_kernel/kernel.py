@@ -1,6 +1,6 @@
 """SandboxKernel: Jupyter requests in, Jupyter messages out.
 
-The only file that knows ipykernel and ZMQ.  Invariants:
+Invariants:
 
 - it shows nothing but messages that `messages` made of safe events;
 - while a cell runs it still answers: completion and inspection with nothing, the kernel's
@@ -15,45 +15,29 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import threading
-from contextvars import copy_context
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-import zmq
 from ipykernel._version import kernel_protocol_version
-from ipykernel.jsonutil import json_clean
-from ipykernel.kernelapp import IPKernelApp
-from ipykernel.kernelbase import Kernel
 from traitlets import Instance, default
 
-from sandbox_kernel import messages
-from sandbox_kernel.cell import Outcome
+from sandbox_kernel import about, messages
+from sandbox_kernel.dispatch import OrderedKernel
 from sandbox_kernel.display import safe
 from sandbox_kernel.history import History
-from sandbox_kernel.session import About, Session
+from sandbox_kernel.session import Session
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from concurrent.futures import Future
 
+    from sandbox_kernel.about import About, Usage
+    from sandbox_kernel.cell import Outcome
+
 #: Seconds that `kernel_info` waits for the guest, so that it can name its Python's version.
 ABOUT_SECONDS = 2.0
-
-#: Answered at once while a cell runs; all else waits for the cell's end, as in ipykernel.
-ANSWERED_WHILE_BUSY = frozenset(
-    {
-        "complete_request",
-        "inspect_request",
-        "is_complete_request",
-        "kernel_info_request",
-        "history_request",
-        "comm_info_request",
-        "connect_request",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +49,7 @@ class _Origin:
     execution_count: int
 
 
-class SandboxKernel(Kernel):
+class SandboxKernel(OrderedKernel):
     """A kernel that runs its cells in a session's sandbox."""
 
     implementation = "sandbox-kernel"
@@ -80,17 +64,14 @@ class SandboxKernel(Kernel):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        for name in ("comm_open", "comm_msg", "comm_close"):
-            self.shell_handlers[name] = self._ignore
         self.history = History()
         self._next_count = 1
-        self._arrivals = 0
-        self._abort_until = 0
         self._about: About | None = None
+        self._running_ident: Any = None
         self._last_outcome: Outcome | None = None
         self._last_result: str | None = None
         self._prompt_over = threading.Event()
-        self._last_usage: tuple[int, int] | None = None
+        self._last_usage: Usage | None = None
         self.sandbox.deliver = self._deliver
 
     # --- what it is -----------------------------------------------------------------------
@@ -98,30 +79,12 @@ class SandboxKernel(Kernel):
     @property
     def language_info(self) -> dict[str, object]:  # type: ignore[override]
         """As ipykernel's, with the version of the sandbox's Python."""
-        python = self._about.python if self._about else "3"
-        return {
-            "name": "python",
-            "version": python,
-            "mimetype": "text/x-python",
-            "codemirror_mode": {"name": "ipython", "version": 3},
-            "pygments_lexer": "ipython3",
-            "nbconvert_exporter": "python",
-            "file_extension": ".py",
-        }
+        return about.language_info(self._about)
 
     @property
     def banner(self) -> str:  # type: ignore[override]
         """One line: what runs where, under which limits."""
-        if self._about is None:
-            return "aisandbox: no sandbox is running yet"
-        about, policy = self._about, self._about.policy
-        weak = "" if about.protected else "; the guest's supervisor is not protected here"
-        return (
-            f"aisandbox ({about.provider}): Python {about.python} in {policy.image}; "
-            f"network {'on' if policy.network else 'off'}, "
-            f"{policy.memory_bytes / (1024 * 1024):.0f} MiB, {policy.cpus:g} CPU, "
-            f"{policy.timeout_seconds:g} s a cell{weak}"
-        )
+        return about.banner(self._about)
 
     @property
     def kernel_info(self) -> dict[str, Any]:
@@ -137,7 +100,7 @@ class SandboxKernel(Kernel):
         }
 
     @property
-    def execution_count(self) -> int:  # type: ignore[override]
+    def execution_count(self) -> int:
         """The number that the next cell gets."""
         return self._next_count
 
@@ -157,83 +120,21 @@ class SandboxKernel(Kernel):
         if done:
             self._about = future.result() or self._about
 
-    # --- dispatch ---------------------------------------------------------------------------
-
-    def start(self) -> None:
-        """Serve requests in the order of their arrival."""
-        super().start()
-        self._shell_context = copy_context()
-        self.shell_stream.on_recv(self._on_shell_message, copy=False)
-
-    def _on_shell_message(self, frames: list[Any]) -> None:
-        self._arrivals += 1
-        coroutine = self._serve(frames, self._arrivals)
-        task = asyncio.get_running_loop().create_task(coroutine, context=copy_context())
-        _TASKS.add(task)
-        task.add_done_callback(_TASKS.discard)
-
-    async def _serve(self, frames: list[Any], arrival: int) -> None:
-        if self._main_asyncio_lock.locked() and self._msg_type(frames) in ANSWERED_WHILE_BUSY:
-            await self._serve_while_busy(frames)
-            return
-        async with self._main_asyncio_lock:
-            self._aborting = arrival <= self._abort_until
-            await self.dispatch_shell(frames)
-
-    async def _serve_while_busy(self, frames: list[Any]) -> None:
-        """Answer with the request's own busy and idle, and leave the kernel shown as busy."""
-        running = self._running
-        _, inner = self.session.feed_identities(frames, copy=False)
-        header = self.session.deserialize(inner, content=False, copy=False)
-        self._publish_status("busy", "shell", parent=header)
-        try:
-            await self.dispatch_shell(frames, concurrent=True)
-        finally:
-            self._publish_status("idle", "shell", parent=header)
-            if self._main_asyncio_lock.locked() and running is not None:
-                self._publish_status("busy", "shell", parent=running)
-
-    def _msg_type(self, frames: list[Any]) -> str:
-        _, inner = self.session.feed_identities(frames, copy=False)
-        try:
-            header = self.session.deserialize(inner, content=False, copy=False)["header"]
-        except (ValueError, TypeError, KeyError):
-            return ""
-        return str(header["msg_type"])
-
-    def _abort_queues(self, subshell_id: str | None = None) -> None:  # noqa: ARG002
-        """Abort the execute requests that have arrived by now, and no later one."""
-        self.shell_stream.flush(zmq.POLLIN)
-        self._abort_until = self._arrivals
-
-    async def _ignore(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Comms do not cross the wall."""
-
-    def pre_handler_hook(self) -> None:
-        """Nothing: SIGINT is the session's interrupt at all times."""
-
-    def post_handler_hook(self) -> None:
-        """Nothing, likewise."""
-
     # --- cells ------------------------------------------------------------------------------
 
     async def execute_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """Remember whose cell runs, for outputs and for the kernel's status."""
-        self._running = parent
-        self._running_ident = ident
+        self.running, self._running_ident = parent, ident
         try:
             await super().execute_request(stream, ident, parent)
         finally:
-            self._running = None
-
-    _running: dict[str, Any] | None = None
-    _running_ident: Any = None
+            self.running = None
 
     def _publish_execute_input(self, code: str, parent: Any, execution_count: int) -> None:
         """Show what is run; half a surrogate pair, which no message can carry, as `?`."""
         super()._publish_execute_input(_sendable(code), parent, execution_count)
 
-    async def do_execute(  # type: ignore[override]
+    async def do_execute(
         self,
         code: str,
         silent: bool,  # noqa: FBT001 - ipykernel's signature
@@ -247,7 +148,7 @@ class SandboxKernel(Kernel):
         """Run a cell and say how it ended."""
         store_history = store_history and not silent
         count = self._next_count
-        origin = _Origin(self._running or {}, self._running_ident, count)
+        origin = _Origin(self.running or {}, self._running_ident, count)
         self._last_result = None
         self._prompt_over.clear()
         running = self.sandbox.execute(
@@ -277,7 +178,7 @@ class SandboxKernel(Kernel):
             reply.update(messages.error_content(outcome.error))
         return reply
 
-    def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
+    def finish_metadata(self, _parent: Any, metadata: Any, reply_content: Any) -> Any:
         """Put the verdict beside the reply."""
         metadata["status"] = reply_content["status"]
         outcome = self._last_outcome
@@ -340,7 +241,7 @@ class SandboxKernel(Kernel):
         return messages.complete_content(await _soon(self.sandbox.complete(code, cursor)), cursor)
 
     async def do_inspect(
-        self, code: str, cursor_pos: int | None, detail_level: int = 0, omit_sections: Any = ()
+        self, code: str, cursor_pos: int | None, detail_level: int = 0, _omit_sections: Any = ()
     ) -> dict[str, Any]:
         """Inspect, or answer with nothing while a cell runs."""
         cursor = len(code) if cursor_pos is None else cursor_pos
@@ -351,7 +252,7 @@ class SandboxKernel(Kernel):
         """Say whether the code is whole, or `unknown` while a cell runs."""
         return messages.is_complete_content(await _soon(self.sandbox.is_complete(code)))
 
-    async def do_history(  # type: ignore[override]
+    async def do_history(  # noqa: PLR0917 - ipykernel's signature
         self,
         hist_access_type: str,
         output: bool = False,  # noqa: FBT001, FBT002 - the protocol's names
@@ -377,24 +278,10 @@ class SandboxKernel(Kernel):
 
     async def usage_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """What the sandbox uses, not what this process does."""
-        content: dict[str, Any] = {"hostname": "sandbox", "pid": os.getpid()}
         usage = await _soon(self.sandbox.usage())
-        if usage is not None:
-            last = self._last_usage or (0, 0)
-            self._last_usage = (usage.uptime_ms, usage.cpu_ms)
-            elapsed = usage.uptime_ms - last[0]
-            if usage.cpu_ms >= 0 and elapsed > 0:
-                content["kernel_cpu"] = round(100 * (usage.cpu_ms - last[1]) / elapsed, 1)
-            if usage.memory_bytes >= 0:
-                content["kernel_memory"] = usage.memory_bytes
-            if usage.memory_limit > 0:
-                content["host_virtual_memory"] = {
-                    "total": usage.memory_limit,
-                    "used": usage.memory_bytes,
-                    "available": usage.memory_limit - usage.memory_bytes,
-                    "percent": round(100 * usage.memory_bytes / usage.memory_limit, 1),
-                }
-        self.session.send(stream, "usage_reply", json_clean(content), parent, ident)
+        content = about.usage_content(usage, self._last_usage)
+        self._last_usage = usage
+        self.session.send(stream, "usage_reply", {**content, "pid": os.getpid()}, parent, ident)
 
     # --- interrupt, shutdown ------------------------------------------------------------------
 
@@ -403,15 +290,11 @@ class SandboxKernel(Kernel):
         self.sandbox.interrupt()
         self.session.send(stream, "interrupt_reply", {"status": "ok"}, parent, ident=ident)
 
-    async def do_shutdown(self, restart: bool) -> dict[str, Any]:  # type: ignore[override]  # noqa: FBT001
+    async def do_shutdown(self, restart: bool) -> dict[str, Any]:  # noqa: FBT001
         """End the sandbox, then say so."""
         self._prompt_over.set()
         await asyncio.to_thread(self.sandbox.close)
         return {"status": "ok", "restart": restart}
-
-
-#: Tasks are only weakly held by their loop.
-_TASKS: set[asyncio.Task[None]] = set()
 
 
 def _sendable(code: str) -> str:
@@ -421,40 +304,3 @@ def _sendable(code: str) -> str:
 async def _soon(future: Future[Any]) -> Any:
     """A session's answer; the session bounds the wait."""
     return future.result() if future.done() else await asyncio.wrap_future(future)
-
-
-class SandboxKernelApp(IPKernelApp):
-    """ipykernel's application, without what only an in-process shell needs."""
-
-    kernel_class = SandboxKernel
-    # The host process prints nothing into notebooks.
-    outstream_class = None
-
-    sandbox = Instance(Session)
-
-    def init_control(self, context: Any) -> None:
-        """One shell channel, served by the main thread: a sandbox runs one cell at a time."""
-        super().init_control(context)
-        self.shell_channel_thread = None
-
-    def init_pdb(self) -> None:
-        """Nothing to debug here."""
-
-    def init_signal(self) -> None:
-        """SIGINT interrupts the cell (clients with `interrupt_mode: signal`), SIGTERM ends."""
-        signal.signal(signal.SIGINT, lambda *_: self.sandbox.interrupt())
-        signal.signal(signal.SIGTERM, lambda *_: self._stop())
-
-    def _stop(self) -> None:
-        loop = self.kernel.io_loop
-        loop.add_callback_from_signal(loop.stop)
-
-
-def serve(session: Session, argv: list[str]) -> None:
-    """Run the kernel until it is shut down, then end its session."""
-    app = SandboxKernelApp.instance(sandbox=session)
-    app.initialize(argv)
-    try:
-        app.start()
-    finally:
-        session.close()

@@ -15,7 +15,8 @@ from importlib.metadata import version
 from uuid import uuid4
 
 from sandbox_kernel import adapters, config, host, labels
-from sandbox_kernel.session import Plan, Session
+from sandbox_kernel.box import Plan
+from sandbox_kernel.session import Session
 
 
 def make_plan(arguments: dict[str, object]) -> Plan:
@@ -49,9 +50,9 @@ def main(argv: list[str] | None = None) -> None:
     # Read when a sandbox is made, so that a mistake in them is the cell's error, not a crash.
     session = Session(lambda: make_plan(config.parse_arguments(ours.provider, ours.set)))
     session.start()
-    from sandbox_kernel import kernel  # noqa: PLC0415 - imported while the sandbox boots
+    from sandbox_kernel import application  # noqa: PLC0415 - imported while the sandbox boots
 
-    kernel.serve(session, rest)
+    application.serve(session, rest)
 
 
 if __name__ == "__main__":

@@ -19,12 +19,12 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import Future
-from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
-from sandbox_kernel import bootstrap, verdicts, wire
-from sandbox_kernel.adapters.base import require
+from sandbox_kernel import verdicts, wire
+from sandbox_kernel.about import About, Usage
+from sandbox_kernel.box import Box, Plan
 from sandbox_kernel.cell import Outcome, Remembered, Run, Stage, State
 from sandbox_kernel.display import Firewall, safe
 from sandbox_kernel.errors import (
@@ -34,22 +34,19 @@ from sandbox_kernel.errors import (
     SandboxProtocolError,
     SandboxUnavailableError,
 )
-from sandbox_kernel.policy import NOFILE, Display
-from sandbox_kernel.posture import mismatches
+from sandbox_kernel.pending import Requests
+from sandbox_kernel.policy import Display
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
-    from sandbox_kernel.adapters.base import Adapter, Sandbox
-    from sandbox_kernel.policy import Policy
 
 log = logging.getLogger(__name__)
 
 #: Seconds from the first byte to the guest until its `hello`: 20 kernels on 2 cores need about 15.
 HELLO_SECONDS = 60.0
-#: Seconds between pings; the guest ends itself after `DEADMAN_SECONDS` without one.
+#: Seconds between pings: a quarter of the guest's patience.
 PING_SECONDS = 15.0
-DEADMAN_SECONDS = 60.0
 #: Seconds that the supervisor has to report a worker it was told to kill.
 KILL_SECONDS = 3.0
 #: Seconds for a completion, an inspection or the like.
@@ -62,76 +59,17 @@ MESSAGE_BYTES = 64
 END_OF_INPUT = "\x04"
 #: Cells whose late output still finds its place.
 REMEMBERED_CELLS = 1000
-#: On a local stream the window only bounds memory; see `docs/reference/protocol.md`.
-WINDOW_BYTES = 4 * 1024 * 1024
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What to start: made anew for each sandbox, so that a mended configuration counts."""
-
-    provider: str
-    adapter: Adapter
-    policy: Policy
-    labels: Mapping[str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class About:
-    """What runs, once it runs.
-
-    Attributes:
-        protected: Whether code can neither kill, trace nor read the supervisor.
-        inner_filter: Whether the guest's own system call filter is on.
-    """
-
-    provider: str
-    sandbox_id: str
-    policy: Policy
-    python: str
-    shell: str
-    protected: bool
-    inner_filter: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
-    """What the sandbox uses, by its own cgroup; -1 where that is not known."""
-
-    memory_bytes: int
-    memory_limit: int
-    cpu_ms: int
-    pids: int
-    uptime_ms: int
 
 
 class Deliver(Protocol):
     """Takes each output, from the pump's or the clock's thread."""
 
-    def __call__(self, context: Any, output: safe.Safe) -> None:
+    def __call__(self, context: Any, output: safe.Safe, /) -> None:
         """`context` is what `Session.execute` was given for that cell."""
 
 
 def _nowhere(context: Any, output: safe.Safe) -> None:
     """Drop the output of a session that nobody listens to."""
-
-
-@dataclass(slots=True, kw_only=True)
-class _Box:
-    """A sandbox in use, and the conversation with it."""
-
-    plan: Plan
-    sandbox: Sandbox
-    connection: wire.Connection
-    firewall: Firewall
-    hello_due: float
-    next_ping: float = inf
-    #: Why we ended it ourselves, if we did.
-    broken: SandboxKernelError | None = None
-
-    @property
-    def ready(self) -> bool:
-        return self.connection.phase is not wire.Phase.STARTING
 
 
 class Session:
@@ -151,13 +89,13 @@ class Session:
         self._threads: list[threading.Thread] = []
         self._wake_at = 0.0
         self._booting = False
-        self._box: _Box | None = None
+        self._box: Box | None = None
+        self._hello_due = self._next_ping = inf
         self._about: Future[About | None] = Future()
         self._cell = 0
         self._run: Run | None = None
         self._cells: OrderedDict[int, Remembered] = OrderedDict()
-        self._request = 0
-        self._pending: dict[int, tuple[Future[Any], float, str]] = {}
+        self._requests = Requests()
         self._reset_notice = ""
 
     # --- for the kernel -----------------------------------------------------------------
@@ -222,7 +160,7 @@ class Session:
                 self._interrupt_cell(box, run)
             else:
                 # A second press: code that asked "really?" is told so.
-                self._send(wire.Interrupt(run.cell))
+                box.send(wire.Interrupt(run.cell))
 
     def input_reply(self, cell: int, value: str) -> None:
         """Hand the user's line to the cell that asked; a stale one is dropped."""
@@ -230,12 +168,12 @@ class Session:
             run, box = self._run, self._box
             if run is None or run.cell != cell or box is None:
                 return
-            if box.connection.phase is not wire.Phase.WAITING_INPUT:
+            if not box.waits_for_input:
                 return
             if run.paused is not None:
                 run.due += time.monotonic() - run.paused
                 run.paused = None
-            self._send(wire.InputReply(cell, value))
+            box.send(wire.InputReply(cell, value))
             self._nudge(run.due)
 
     def complete(self, code: str, cursor: int) -> Future[safe.Completion | None]:
@@ -264,7 +202,7 @@ class Session:
             if box is not None:
                 box.broken = SandboxDiedError("the kernel was shut down")
                 if box.ready:
-                    self._send(wire.Shutdown())
+                    box.send(wire.Shutdown())
             self._changed.notify_all()
         if box is not None:
             box.sandbox.kill()
@@ -283,33 +221,22 @@ class Session:
     def _boot(self) -> None:
         """Thread `boot`: make a sandbox, send it the guest, and become its pump."""
         try:
-            plan = self._make_plan()
-            require(plan.adapter, plan.policy)
-            sandbox = plan.adapter.create(plan.policy, bootstrap.ARGV, plan.labels, self._progress)
+            box = Box(self._make_plan(), self._progress)
         except SandboxKernelError as error:
             self._failed(error)
             return
-        except Exception as error:  # a bug in an adapter must not leave the cell waiting
-            log.exception("the adapter failed")
+        except Exception as error:  # a bug must not leave the cell waiting
+            log.exception("no sandbox could be made")
             self._failed(SandboxUnavailableError(f"the adapter failed: {type(error).__name__}"))
             return
-        box = _Box(
-            plan=plan,
-            sandbox=sandbox,
-            connection=wire.Connection(wire.Role.HOST, wire.Role.GUEST, window=WINDOW_BYTES),
-            firewall=Firewall(plan.policy.display),
-            hello_due=time.monotonic() + HELLO_SECONDS,
-        )
         with self._lock:
             self._box, closed = box, self._closed
-            self._nudge(box.hello_due)
+            self._hello_due = time.monotonic() + HELLO_SECONDS
+            self._nudge(self._hello_due)
         if closed:
-            sandbox.kill()
+            box.sandbox.kill()
             return
-        try:
-            sandbox.send(bootstrap.payload(_settings(plan.policy)))
-        except SandboxDiedError:
-            log.debug("the guest ended before it was sent")
+        box.send_guest()
         self._pump(box)
 
     def _progress(self, text: str) -> None:
@@ -320,7 +247,7 @@ class Session:
     def _failed(self, error: SandboxKernelError) -> None:
         """No sandbox could be started: tell the waiting cell; the next one tries again."""
         with self._lock:
-            self._booting = False
+            self._booting, self._hello_due = False, inf
             self._box = None
             if not self._about.done():
                 self._about.set_result(None)
@@ -329,35 +256,19 @@ class Session:
                     self._run, (type(error).__name__, str(error)), exit_code=1, state=State.LOST
                 )
 
-    def _welcome(self, box: _Box, hello: wire.Hello) -> None:
-        """The guest is up: compare its posture with the policy, then let cells run."""
-        policy = box.plan.policy
-        wrong = mismatches(policy, hello, wire.VERSION)
-        if wrong:
-            raise SandboxUnavailableError(
-                f"the sandbox is not what the policy promised: {'; '.join(wrong)}",
-                hint="the engine discards a limit, or the image or runtime weakens the box",
-            )
-        self._booting = False
-        box.next_ping = time.monotonic() + PING_SECONDS
-        self._nudge(box.next_ping)
-        self._about.set_result(
-            About(
-                provider=box.plan.provider,
-                sandbox_id=box.sandbox.sandbox_id,
-                policy=policy,
-                python=hello.python,
-                shell=hello.shell,
-                protected=hello.protected,
-                inner_filter=hello.seccomp_inner,
-            )
-        )
+    def _welcome(self, box: Box, hello: wire.Hello) -> None:
+        """The guest is up, and what the policy promised: let cells run."""
+        about = box.welcome(hello)
+        self._booting, self._hello_due = False, inf
+        self._next_ping = time.monotonic() + PING_SECONDS
+        self._nudge(self._next_ping)
+        self._about.set_result(about)
         if self._run is not None:
             self._send_cell(box, self._run)
 
     # --- pump ---------------------------------------------------------------------------
 
-    def _pump(self, box: _Box) -> None:
+    def _pump(self, box: Box) -> None:
         """Thread `boot`, from here on `pump`: read the sandbox to its end."""
         error: SandboxKernelError | None = None
         try:
@@ -376,14 +287,14 @@ class Session:
         box.sandbox.kill()
         self._lost(box, error or box.broken or SandboxDiedError("the sandbox ended"))
 
-    def _receive(self, box: _Box, data: bytes) -> None:
+    def _receive(self, box: Box, data: bytes) -> None:
         box.connection.receive_data(data)
         while True:
             with self._lock:
                 event = box.connection.next_event()
                 if event is None:
                     if (ack := box.connection.ack_due) is not None:
-                        self._send(ack)
+                        box.send(ack)
                     return
                 if not isinstance(event, _OUTPUT):
                     self._on_event(box, event)
@@ -397,7 +308,7 @@ class Session:
                     # Refused, and the code must not wait for ever: it gets an EOFError.
                     self.input_reply(event.cell, END_OF_INPUT)
 
-    def _on_event(self, box: _Box, event: wire.Event) -> None:
+    def _on_event(self, box: Box, event: wire.Event) -> None:
         run = self._run
         match event:
             case wire.Hello():
@@ -409,16 +320,16 @@ class Session:
             case wire.Verdict():
                 self._reset_notice = verdicts.between_cells(event)
             case wire.CompleteReply() | wire.InspectReply() | wire.IsCompleteReply():
-                if (pending := self._pending.get(event.request)) is not None:
-                    cleaned = box.firewall.sanitize(event, code=pending[2])
-                    self._answer(event.request, cleaned[0] if cleaned else None)
+                if (code := self._requests.code(event.request)) is not None:
+                    cleaned = box.firewall.sanitize(event, code=code)
+                    self._requests.answer(event.request, cleaned[0] if cleaned else None)
             case wire.Stats():
                 fields = event._asdict()
-                self._answer(fields.pop("request"), Usage(**fields))
+                self._requests.answer(fields.pop("request"), Usage(**fields))
             case _:
                 log.debug("nothing to do for %s", type(event).__name__)
 
-    def _counted(self, box: _Box, event: Any) -> bool:
+    def _counted(self, box: Box, event: Any) -> bool:
         """Count an output against its cell's cap, and say whether it is still within it."""
         run, size = self._run, _size(event)
         if run is None or run.cell != event.cell:
@@ -427,11 +338,11 @@ class Session:
                 return False
             remembered.late_bytes -= size
             return True
-        cap = box.plan.policy.output_bytes
+        cap = box.policy.output_bytes
         if run.count(size, cap, error=isinstance(event, wire.Error)):
             return True
         if run.flooded and run.stage not in (Stage.KILLED, Stage.DESTROYED):
-            self._kill_cell(run)
+            self._kill_cell(box, run)
         return False
 
     def _emit(self, output: Any) -> None:
@@ -466,8 +377,8 @@ class Session:
 
     # --- how a cell ends ----------------------------------------------------------------
 
-    def _send_cell(self, box: _Box, run: Run) -> None:
-        policy = box.plan.policy
+    def _send_cell(self, box: Box, run: Run) -> None:
+        policy = box.policy
         run.stage = Stage.RUNNING
         run.started = time.monotonic()
         run.due = run.started + policy.timeout_seconds
@@ -476,30 +387,26 @@ class Session:
             self._notice(run.cell, self._reset_notice)
             self._reset_notice = ""
         allowed = run.execute.allow_stdin and policy.stdin
-        self._send(run.execute._replace(allow_stdin=allowed))
+        box.send(run.execute._replace(allow_stdin=allowed))
         self._nudge(run.due)
 
-    def _on_reply(self, box: _Box, run: Run, reply: wire.ExecuteReply) -> None:
+    def _on_reply(self, box: Box, run: Run, reply: wire.ExecuteReply) -> None:
         self._emit_rest(box, reply)
         run.dropped += reply.dropped
         error: safe.Error | tuple[str, str] | None = None
         if run.timed_out:
-            error = verdicts.timeout(
-                box.plan.policy, f"was interrupted; {verdicts.TOLD[State.KEPT]}"
-            )
+            error = verdicts.timeout(box.policy, f"was interrupted; {verdicts.TOLD[State.KEPT]}")
         elif reply.status == "error":
             error = run.error or ("Exception", "the cell failed without saying why")
         self._end_cell(run, error, exit_code=reply.exit_code)
 
-    def _on_verdict(self, box: _Box, run: Run, verdict: wire.Verdict) -> None:
+    def _on_verdict(self, box: Box, run: Run, verdict: wire.Verdict) -> None:
         self._emit_rest(box, verdict)
         run.dropped += verdict.dropped
-        error = verdicts.killed(
-            verdict, box.plan.policy, timed_out=run.timed_out, flooded=run.flooded
-        )
+        error = verdicts.killed(verdict, box.policy, timed_out=run.timed_out, flooded=run.flooded)
         self._end_cell(run, error, exit_code=verdict.exit_code, state=verdicts.state_of(verdict))
 
-    def _emit_rest(self, box: _Box, end: wire.ExecuteReply | wire.Verdict) -> None:
+    def _emit_rest(self, box: Box, end: wire.ExecuteReply | wire.Verdict) -> None:
         """Show what the firewall held back until it knew that nothing follows."""
         for output in box.firewall.sanitize(end):
             self._emit(output)
@@ -519,7 +426,7 @@ class Session:
         self._run = None
         box = self._box
         if run.dropped and box is not None:
-            cap = box.plan.policy.output_bytes
+            cap = box.policy.output_bytes
             self._notice(
                 run.cell, f"output truncated: {run.dropped} bytes over `output_bytes = {cap}`"
             )
@@ -541,7 +448,7 @@ class Session:
         if not run.future.done():
             run.future.set_result(outcome)
 
-    def _lost(self, box: _Box, error: SandboxKernelError) -> None:
+    def _lost(self, box: Box, error: SandboxKernelError) -> None:
         """The sandbox is gone; whoever waits is told, the next cell gets a fresh one."""
         with self._lock:
             if self._box is not box:
@@ -556,15 +463,11 @@ class Session:
                 lost = "its variables are lost, the next cell starts fresh"
                 shown = (type(error).__name__, f"{error}; {lost}")
                 if run.stage is Stage.DESTROYED and run.timed_out:
-                    shown = verdicts.timeout(
-                        box.plan.policy, f"its sandbox had to be killed; {lost}"
-                    )
+                    shown = verdicts.timeout(box.policy, f"its sandbox had to be killed; {lost}")
                 self._end_cell(run, shown, exit_code=1, state=State.LOST)
-            self._box = None
+            self._box, self._next_ping = None, inf
             self._about = Future()
-            for future, _, _ in self._pending.values():
-                future.set_result(None)
-            self._pending.clear()
+            self._requests.expire(inf)
 
     # --- requests between cells -----------------------------------------------------------
 
@@ -573,31 +476,15 @@ class Session:
     ) -> Future[Any]:
         future: Future[Any] = Future()
         with self._lock:
-            up = self._box is not None and self._box.ready
-            if not up or (self._run is not None and not busy) or _unsendable(code):
+            box = self._box
+            closed = box is None or not box.ready or (self._run is not None and not busy)
+            if box is None or closed or _unsendable(code):
                 future.set_result(None)
-                return future
-            self._request += 1
-            due = time.monotonic() + REQUEST_SECONDS
-            self._pending[self._request] = (future, due, code)
-            self._send(make(self._request))
-            self._nudge(due)
+            else:
+                due = time.monotonic() + REQUEST_SECONDS
+                box.send(make(self._requests.add(future, due, code)))
+                self._nudge(due)
         return future
-
-    def _answer(self, request: int, value: object) -> None:
-        pending = self._pending.pop(request, None)
-        if pending is not None:
-            pending[0].set_result(value)
-
-    def _send(self, event: wire.Event) -> None:
-        """Send under the lock; if the stream is gone, the pump finds out and says so."""
-        box = self._box
-        if box is None:
-            return
-        try:
-            box.sandbox.send(box.connection.send(event))
-        except SandboxDiedError as error:
-            log.debug("send failed: %s", error)
 
     # --- the clock ------------------------------------------------------------------------
 
@@ -612,64 +499,61 @@ class Session:
             while not self._closed:
                 now = time.monotonic()
                 self._act(now)
-                self._wake_at = min(self._dues(), now + PING_SECONDS)
+                self._wake_at = min(self._next_due(), now + PING_SECONDS)
                 self._changed.wait(max(self._wake_at - now, 0.001))
 
     def _act(self, now: float) -> None:
+        self._requests.expire(now)
         box, run = self._box, self._run
-        if box is not None and now >= box.next_ping:
-            box.next_ping = now + PING_SECONDS
-            self._send(wire.Ping(int(now)))
-        if box is not None and not box.ready and now >= box.hello_due:
+        if box is None:
+            return
+        if now >= self._next_ping:
+            self._next_ping = now + PING_SECONDS
+            box.send(wire.Ping(int(now)))
+        if now >= self._hello_due:
             box.broken = SandboxUnavailableError(
                 f"the guest did not answer within {HELLO_SECONDS:g} s",
                 hint="the machine is overloaded, or the image's `python3` does not work",
             )
             self._destroy(box)
-        if box is not None and run is not None and run.paused is None and now >= run.due:
+        if run is not None and run.paused is None and now >= run.due:
             self._escalate(box, run)
-        for number, (_, due, _) in list(self._pending.items()):
-            if now >= due:
-                self._answer(number, None)
 
-    def _dues(self) -> float:
-        """When the next thing is due."""
-        dues = [due for _, due, _ in self._pending.values()]
-        if self._box is not None:
-            dues.append(self._box.next_ping if self._box.ready else self._box.hello_due)
+    def _next_due(self) -> float:
+        dues = [self._requests.due, self._next_ping, self._hello_due]
         if self._run is not None and self._run.paused is None:
             dues.append(self._run.due)
-        return min(dues, default=inf)
+        return min(dues)
 
-    def _escalate(self, box: _Box, run: Run) -> None:
+    def _escalate(self, box: Box, run: Run) -> None:
         """A deadline passed: interrupt, then kill the worker, then the sandbox."""
         match run.stage:
             case Stage.RUNNING:
                 run.timed_out = True
                 self._interrupt_cell(box, run)
             case Stage.INTERRUPTED:
-                self._kill_cell(run)
+                self._kill_cell(box, run)
             case Stage.KILLED:
                 run.stage, run.due = Stage.DESTROYED, inf
                 self._destroy(box)
             case _:
                 run.due = inf
 
-    def _interrupt_cell(self, box: _Box, run: Run) -> None:
+    def _interrupt_cell(self, box: Box, run: Run) -> None:
         run.stage, run.paused = Stage.INTERRUPTED, None
-        run.due = time.monotonic() + box.plan.policy.grace_seconds
-        self._send(wire.Interrupt(run.cell))
+        run.due = time.monotonic() + box.policy.grace_seconds
+        box.send(wire.Interrupt(run.cell))
         self._nudge(run.due)
 
-    def _kill_cell(self, run: Run) -> None:
+    def _kill_cell(self, box: Box, run: Run) -> None:
         run.stage, run.paused = Stage.KILLED, None
         run.due = time.monotonic() + KILL_SECONDS
-        self._send(wire.KillWorker(run.cell))
+        box.send(wire.KillWorker(run.cell))
         self._nudge(run.due)
 
-    def _destroy(self, box: _Box) -> None:
+    def _destroy(self, box: Box) -> None:
         """Kill the sandbox from a thread of its own: the provider may take its time."""
-        box.hello_due = inf
+        self._hello_due = inf
         self._spawn("kill", box.sandbox.kill)
 
 
@@ -684,25 +568,6 @@ _OUTPUT = (
     wire.Page,
     wire.InputRequest,
 )
-
-
-def _settings(policy: Policy) -> dict[str, int | float | bool | str]:
-    """What the guest is told at boot."""
-    return {
-        "memory_bytes": policy.memory_bytes,
-        "output_bytes": policy.output_bytes,
-        "window_bytes": WINDOW_BYTES,
-        "replay": False,
-        "deadman_seconds": DEADMAN_SECONDS,
-        "lifetime_seconds": policy.lifetime_seconds,
-        "idle_seconds": policy.idle_seconds,
-        "network": policy.network,
-        "stdin": policy.stdin,
-        "image": policy.image,
-        "checkpoint": policy.checkpoint,
-        "checkpoints": policy.checkpoints,
-        "nofile": NOFILE,
-    }
 
 
 def _unsendable(code: str) -> str | None:

@@ -324,6 +324,33 @@ def test_unacknowledged_events_are_repeated_after_a_reconnect() -> None:
     assert rest == [wire.Stream(1, "stdout", "b"), OK]
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("", id="nothing-to-do"),
+        pytest.param("os.close(1); os.close(2)", id="pipes-at-their-end"),
+        pytest.param("os.write(1, b'x' * 1_000_000)", id="window-full"),
+        pytest.param("time.sleep(9)", id="cell-sleeps"),
+    ],
+)
+def test_waiting_takes_no_time(code: str) -> None:
+    with greeted((), window_bytes=100_000) as guest:
+        guest.acknowledges = False
+        guest.start(code)
+        guest.until_quiet()
+        before = cpu_seconds(guest)
+        time.sleep(1)
+        after = cpu_seconds(guest)
+
+    assert after - before < 0.05
+
+
+def cpu_seconds(guest: Guest) -> float:
+    """What the supervisor has used."""
+    fields = Path("/proc", str(guest.process.pid), "stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 # --- interrupt and kill ---------------------------------------------------------------------
 
 
