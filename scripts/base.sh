@@ -32,10 +32,7 @@ cache=${XDG_CACHE_HOME:-$HOME/.cache}/sandbox-kernel
 archive=$cache/debian-$release-$(uname -m).tar
 if [ ! -e "$archive" ]; then
     [ "$(id -u)" = 0 ] || fail "cannot make a Debian base: \`debootstrap\` needs root"
-    command -v debootstrap >/dev/null || {
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -qq -y debootstrap
-    } >&2
+    command -v debootstrap >/dev/null || "$(dirname "$0")/apt.sh" debootstrap
     packages=python3
     # There pip still installs through distutils, which Debian packages apart.
     [ "$release" != bullseye ] || packages=python3,python3-distutils

@@ -9,16 +9,11 @@ fail() { echo "$0: $1" >&2; exit 1; }
 answers && exit 0
 [ -z "${DOCKER_HOST:-}" ] || fail "no engine answers at DOCKER_HOST=\`$DOCKER_HOST\`"
 [ "$(id -u)" = 0 ] ||
-    fail "no Docker engine answers; install one (Debian: \`docker.io\`), or run this as root once"
+    fail "no Docker engine answers this user; install one (Debian: \`docker.io\`) and join its group \`docker\`"
 
-if ! command -v dockerd >/dev/null; then
-    command -v apt-get >/dev/null || fail "no \`dockerd\` here, and no \`apt-get\` to install it"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get update -qq
-    apt-get install -qq -y docker.io
-    # A package of its own since Debian 13.
-    command -v docker >/dev/null || apt-get install -qq -y docker-cli
-fi
+command -v dockerd >/dev/null || "$(dirname "$0")/apt.sh" docker.io
+# A package of its own since Debian 13.
+command -v docker >/dev/null || "$(dirname "$0")/apt.sh" docker-cli
 
 log=/var/log/sandbox-kernel-dockerd.log
 if [ -d /run/systemd/system ]; then

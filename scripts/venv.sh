@@ -11,12 +11,7 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
     fail "needs \`python3\` >= 3.11, and this one is $(python3 -V)"
 
 # Debian ships `venv` without `ensurepip`, and then `python3 -m venv` stops half-way.
-if ! python3 -c 'import ensurepip' 2>/dev/null; then
-    [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null ||
-        fail "\`python3 -m venv\` is incomplete; install \`python3-venv\`"
-    apt-get update -qq
-    DEBIAN_FRONTEND=noninteractive apt-get install -qq -y python3-venv
-fi
+python3 -c 'import ensurepip' 2>/dev/null || scripts/apt.sh python3-venv
 
 [ -x .venv/bin/python ] || python3 -m venv .venv
 # `--group` came with pip 25.1.

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from sandbox_kernel.adapters.docker_image import RECIPE_LABEL, VERSIONS_LABEL, Recipe
+from sandbox_kernel.adapters.docker_image import RECIPE_LABEL, VERSIONS_LABEL
+from sandbox_kernel.adapters.docker_recipe import Recipe
 from sandbox_kernel.cli.image import image_app
 from sandbox_kernel.errors import SandboxPolicyError, SandboxUnavailableError
 from sandbox_kernel.policy import NOBODY

@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Union
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,7 +22,7 @@ from sandbox_kernel import wire
 from sandbox_kernel.guest import hints, mime
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parent.parent
 LAUNCH = """
@@ -35,8 +35,6 @@ worker.main(socket.socket(fileno={fd}), {settings!r})
 # As if the image had none; its other packages stay.
 WITHOUT_IPYTHON = "sys.modules['IPython'] = None"
 SETTINGS = {"network": False, "stdin": True, "image": "some-image", "checkpoint": False}
-
-OnEvent = Callable[["Guest", wire.Event], None]
 
 
 class Guest:
@@ -88,7 +86,7 @@ class Guest:
         }
         self.send(wire.Execute(**(fields | changes)))
 
-    def end(self, on: OnEvent | None = None) -> list[wire.Event]:
+    def end(self, on: Callable[[Guest, wire.Event], None] | None = None) -> list[wire.Event]:
         events = [self.next()]
         while type(events[-1]) is not wire.ExecuteReply:
             if on is not None:
@@ -96,7 +94,9 @@ class Guest:
             events.append(self.next())
         return events
 
-    def run(self, code: str, on: OnEvent | None = None, **changes: Any) -> list[wire.Event]:
+    def run(
+        self, code: str, on: Callable[[Guest, wire.Event], None] | None = None, **changes: Any
+    ) -> list[wire.Event]:
         self.begin(code, **changes)
         return self.end(on)
 
@@ -153,7 +153,7 @@ def result(events: list[wire.Event]) -> str:
     return dict(zip(found.mimes, found.values, strict=True))["text/plain"]
 
 
-def type_in(line: str) -> OnEvent:
+def type_in(line: str) -> Callable[[Guest, wire.Event], None]:
     def answer(worker: Guest, event: wire.Event) -> None:
         if isinstance(event, wire.InputRequest):
             worker.send(wire.InputReply(event.cell, line))
@@ -932,7 +932,6 @@ def test_code_that_breaks_the_shell_fails_its_cell_alone(ipython: Guest) -> None
 
 # --- the same as ipykernel ------------------------------------------------------------------
 
-Shown = tuple[str, Any]
 SAME = [
     "print('a'); 1 + 1",
     "1/0",
@@ -965,12 +964,12 @@ def normal(text: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def shown_by_ipykernel() -> Iterator[Callable[[str], list[Shown]]]:
+def shown_by_ipykernel() -> Iterator[Callable[[str], list[tuple[str, Any]]]]:
     manager = pytest.importorskip("jupyter_client.manager")
     kernel, client = manager.start_new_kernel(kernel_name="python3")
 
-    def run(code: str) -> list[Shown]:
-        shown: list[Shown] = []
+    def run(code: str) -> list[tuple[str, Any]]:
+        shown: list[tuple[str, Any]] = []
 
         def take(message: dict[str, Any]) -> None:
             content, kind = message["content"], message["msg_type"]
@@ -990,8 +989,8 @@ def shown_by_ipykernel() -> Iterator[Callable[[str], list[Shown]]]:
     kernel.shutdown_kernel(now=True)
 
 
-def shown_by_us(events: list[wire.Event]) -> list[Shown]:
-    shown: list[Shown] = []
+def shown_by_us(events: list[wire.Event]) -> list[tuple[str, Any]]:
+    shown: list[tuple[str, Any]] = []
     for event in events:
         if isinstance(event, wire.Stream):
             shown.append((event.name, event.text))
@@ -1007,7 +1006,7 @@ def shown_by_us(events: list[wire.Event]) -> list[Shown]:
     return shown
 
 
-def merged(shown: list[Shown]) -> dict[str, Union[str, list[Any]]]:
+def merged(shown: list[tuple[str, Any]]) -> dict[str, str | list[Any]]:
     """Streams as text each, the rest in order: ipykernel cuts streams by time."""
     result: dict[str, Any] = {"stdout": "", "stderr": "", "rest": []}
     for kind, value in shown:
@@ -1020,7 +1019,7 @@ def merged(shown: list[Shown]) -> dict[str, Union[str, list[Any]]]:
 
 @pytest.mark.parametrize("code", SAME, ids=range(len(SAME)))
 def test_the_same_is_shown_as_by_ipykernel(
-    shown_by_ipykernel: Callable[[str], list[Shown]], code: str, ipython: Guest
+    shown_by_ipykernel: Callable[[str], list[tuple[str, Any]]], code: str, ipython: Guest
 ) -> None:
     theirs = shown_by_ipykernel(code)
 

@@ -7,18 +7,15 @@ the given wheels, and nothing else of the host.
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import re
-import tarfile
 import tempfile
 from collections import deque
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata, resources
-from typing import IO, TYPE_CHECKING, Any, Protocol
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, Protocol
 
 import docker
 from docker.errors import APIError, ImageNotFound
@@ -30,16 +27,14 @@ from sandbox_kernel.policy import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
 
+    from sandbox_kernel.adapters.docker_recipe import Recipe
 
 #: What an image was built from; the Dockerfile's first stage carries it too.
 RECIPE_LABEL = "sandbox-kernel.recipe"
 
 #: What is in an image, as JSON.
 VERSIONS_LABEL = "sandbox-kernel.versions"
-
-RECIPE_FILES = ("Dockerfile", "pip.conf", "requirements.txt")
 
 #: For a step of the build that prints nothing.
 ANSWER_SECONDS = 600
@@ -80,44 +75,6 @@ class Progress(Protocol):
 
     def detail(self, text: str) -> None:
         """Show what happens within the step; the next line may replace it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """Everything that decides what an image holds, when there are wheels.
-
-    Attributes:
-        base: The base image's name, as `docker run` takes it.
-        base_id: What that name stood for when the recipe was made.
-        wheels: Files to install from without network, or none: then the index has them.
-    """
-
-    base: str
-    base_id: str
-    wheels: tuple[Path, ...]
-
-    def digest(self) -> str:
-        """Return the same text for the same recipe."""
-        digest = hashlib.sha256(self.base_id.encode())
-        for name in RECIPE_FILES:
-            digest.update(_recipe_file(name))
-        for wheel in self.wheels:
-            digest.update(wheel.name.encode())
-        return digest.hexdigest()
-
-    def write_context(self, file: IO[bytes]) -> None:
-        """Write the build's input as a tar archive, and go back to its start."""
-        with tarfile.open(fileobj=file, mode="w") as tar:
-            for name in RECIPE_FILES:
-                member, data = tarfile.TarInfo(name), _recipe_file(name)
-                member.size = len(data)
-                tar.addfile(member, io.BytesIO(data))
-            folder = tarfile.TarInfo("wheels")
-            folder.type, folder.mode = tarfile.DIRTYPE, 0o755
-            tar.addfile(folder)
-            for wheel in self.wheels:
-                tar.add(wheel, f"wheels/{wheel.name}", filter=_nobodys)
-        file.seek(0)
 
 
 @contextmanager
@@ -211,7 +168,7 @@ def _install(client: docker.APIClient, recipe: Recipe, progress: Progress) -> st
             decode=True,
             rm=True,
             forcerm=True,
-            buildargs={"BASE": recipe.base, "RECIPE": recipe.digest()},
+            buildargs={"BASE": recipe.base_id, "RECIPE": recipe.digest()},
             network_mode="none" if recipe.wheels else None,
             # The engine would take "the same command" for "the same packages".
             nocache=not recipe.wheels,
@@ -304,18 +261,6 @@ def _labels(name: str, recipe: Recipe, versions: dict[str, str]) -> dict[str, st
         "org.opencontainers.image.base.name": recipe.base,
         VERSIONS_LABEL: json.dumps(versions, sort_keys=True),
     }
-
-
-def _recipe_file(name: str) -> bytes:
-    return (resources.files("sandbox_kernel") / "image" / name).read_bytes()
-
-
-def _nobodys(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Keep the builder's user id, name and umask out of the image."""
-    member.uid = member.gid = 0
-    member.uname = member.gname = ""
-    member.mode = 0o644
-    return member
 
 
 def _no_base(base: str, reason: object) -> SandboxUnavailableError:

@@ -65,7 +65,7 @@ def build(
 ) -> None:
     """Build the image with IPython, numpy, pandas, matplotlib and node."""
     # docker-py takes 0.1 s, which no other command shall pay.
-    from sandbox_kernel.adapters import docker_image  # noqa: PLC0415
+    from sandbox_kernel.adapters import docker_image, docker_recipe  # noqa: PLC0415
 
     files = tuple(sorted(wheels.glob("*.whl"))) if wheels else ()
     if wheels and not files:
@@ -79,7 +79,7 @@ def build(
         console.status("asking the engine") as status,
     ):
         shown = _Shown(console, status)
-        recipe = docker_image.Recipe(base, docker_image.find_base(client, base, shown), files)
+        recipe = docker_recipe.Recipe(base, docker_image.find_base(client, base, shown), files)
         if if_changed and docker_image.is_current(client, tag, recipe):
             shown.step(f"{tag} is up to date")
             return

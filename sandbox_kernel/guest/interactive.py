@@ -109,7 +109,7 @@ class _Kernel:
         self.shell = shell
         self.eventloop = None
 
-    def get_parent(self, channel: str = "shell") -> dict[str, Any]:
+    def get_parent(self, _channel: str = "shell") -> dict[str, Any]:
         """Return no header: Jupyter's messages end at the host."""
         return {}
 

@@ -130,9 +130,10 @@ class Link:
         while True:
             try:
                 return self._sock.send(data, socket.MSG_DONTWAIT)
-            except BlockingIOError:  # noqa: PERF203 - it ends the loop's round, not the loop
-                # An interrupt may end this wait: nothing of the frame is sent yet.
-                self._wait_for(select.POLLOUT, None)
+            except BlockingIOError:
+                pass
+            # An interrupt may end this wait: nothing of the frame is sent yet.
+            self._wait_for(select.POLLOUT, None)
 
     def _wait_for(self, what: int, timeout_ms: int | None) -> None:
         poll = select.poll()

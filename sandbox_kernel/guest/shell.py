@@ -59,7 +59,7 @@ class IPythonShell:
         shell = self._shell
         # The host counts: its numbers go on where a worker that died has stopped.
         shell.execution_count = cell.execution_count
-        history = shell.history_manager
+        history: Any = shell.history_manager
         for inputs in (history.input_hist_parsed, history.input_hist_raw):
             inputs.extend([""] * (cell.execution_count - len(inputs)))
         result = await self._run(cell)

@@ -64,8 +64,8 @@ def main(sock: socket.socket, settings: Mapping[str, object]) -> NoReturn:
         settings: `network`, `stdin` (booleans), and `image` (a name for hints).
     """
     signals.restore_defaults()
+    link = Link(sock)
     with _small_descriptors_taken():
-        link = Link(sock)
         loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     routing = Routing()
