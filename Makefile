@@ -14,7 +14,8 @@ demo: image
 	@mkdir -p out
 	.venv/bin/papermill --kernel aisandbox-docker --no-progress-bar $(NOTEBOOK) $(EXECUTED)
 	@echo "executed notebook: $(CURDIR)/$(EXECUTED)"
-	@.venv/bin/jupyter nbconvert --log-level ERROR --to markdown --stdout $(EXECUTED) | grep . | tail -n 1
+	@.venv/bin/jupyter nbconvert --log-level ERROR --to markdown --stdout $(EXECUTED) | \
+	sed -n 's/^ *\(verdict: .*\)/\1/p'
 
 test: image
 	.venv/bin/python -m pytest $(TESTS)

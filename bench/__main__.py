@@ -34,7 +34,8 @@ def _chunk(kind, data):
 
 side = 1290
 rows = b"".join(b"\\0" + os.urandom(side * 3) for _ in range(side))
-png = (b"\\x89PNG\\r\\n\\x1a\\n" + _chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+png = (b"\\x89PNG\\r\\n\\x1a\\n"
+       + _chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
        + _chunk(b"IDAT", zlib.compress(rows, 0)) + _chunk(b"IEND", b""))
 """
 

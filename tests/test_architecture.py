@@ -145,7 +145,8 @@ def ours(*names: str) -> frozenset[str]:
             id="only-the-kernel-and-cli-know-jupyter",
         ),
         pytest.param(
-            ["kernel.py", "dispatch.py", "application.py", "launch.py", "messages.py", "cli/**/*.py", "__main__.py"],
+            ["kernel.py", "dispatch.py", "application.py", "launch.py", "messages.py",
+             "cli/**/*.py", "__main__.py"],
             ours("wire"),
             id="kernel-and-cli-see-only-safe-events",
         ),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.usefixtures("image")
 
-SECRET = "s3cr3t-canary"  # noqa: S105 - it is what must not be found
+SECRET = "s3cr3t-canary"
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,8 @@ def test_f14_no_host_path_is_mounted(kernel: Kernel) -> None:
     binds = {
         line.split()[4]
         for line in result.stdout.splitlines()
-        if " - " in line and line.split(" - ")[1].split()[0] in {"ext4", "xfs", "btrfs", "9p", "virtiofs"}
+        if " - " in line
+        and line.split(" - ")[1].split()[0] in {"ext4", "xfs", "btrfs", "9p", "virtiofs"}
     }
     assert binds <= {"/etc/hosts", "/etc/hostname", "/etc/resolv.conf"}
     assert "docker.sock" not in result.stdout
@@ -204,7 +205,7 @@ def test_p5_p8_system_calls(kernel: Kernel, call: str) -> None:
         f"ctypes.CDLL(None, use_errno=True).syscall({call}), ctypes.get_errno()"
     )
 
-    value, errno = eval(result.value or "(0, 0)")  # noqa: S307 - our own literal
+    value, errno = eval(result.value or "(0, 0)")
     assert value == -1
     assert errno in {1, 13, 38}
 
@@ -315,7 +316,7 @@ def test_a_listener_on_all_addresses_of_the_host_hears_nothing(kernel: Kernel) -
         except OSError:
             pass
 
-    with socket.create_server(("0.0.0.0", 0)) as server:  # noqa: S104 - that is the point
+    with socket.create_server(("0.0.0.0", 0)) as server:
         thread = threading.Thread(target=listen, args=(server,), daemon=True)
         thread.start()
         port = server.getsockname()[1]

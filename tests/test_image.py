@@ -219,7 +219,8 @@ def test_build_stops_at_a_base_without_python(
     with pytest.raises(SandboxUnavailableError, match=r"stopped at `Step \d+/.*python3: not found"):
         build("--base", name, "--tag", f"{name}-built")
 
-    assert not engine.images.list(filters={"dangling": True, "label": RECIPE_LABEL})
+    digest = Recipe(name, str(engine.images.get(name).id), ()).digest()
+    assert not engine.images.list(all=True, filters={"label": f"{RECIPE_LABEL}={digest}"})
 
 
 def test_build_refuses_a_directory_without_wheels(tmp_path: Path) -> None:

@@ -343,7 +343,9 @@ def test_odd_code_loses_nothing(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch, code: str, shown: str | None
 ) -> None:
     # As JupyterLab does: jupyter_client's own packer refuses half a surrogate pair.
-    monkeypatch.setattr(kernel.client.session, "pack", lambda obj: json.dumps(obj, default=str).encode())
+    monkeypatch.setattr(
+        kernel.client.session, "pack", lambda obj: json.dumps(obj, default=str).encode()
+    )
     kernel.run("kept = 1")
     result = kernel.run(code)
     after = kernel.run("kept")

@@ -55,27 +55,35 @@ class Spool:
         cell = self._current_cell()
         with self._lock:
             if name != self._name or cell != self._cell:
-                self.flush()
+                self._send()
                 self._name, self._cell = name, cell
             self._texts.append(text)
+            if "\n" in text or not text or "\r" in text:
+                self._send()
+                return
             self._size += len(text)
-            if "\n" in text or not text or self._size > _WAITING or "\r" in text:
-                self.flush()
+            if self._size > _WAITING:
+                self._send()
 
     def flush(self) -> None:
         """Send all that waits."""
         with self._lock:
-            text = "".join(self._texts)
-            self._texts.clear()
-            self._size = 0
-            if len(text) <= _STEP:
-                if text:
-                    self._link.send(wire.Stream(self._cell, self._name, text))
-                return
-            step = _ASCII_STEP if text.isascii() else _STEP
-            for start in range(0, len(text), step):
-                piece = text[start : start + step]
-                self._link.send(wire.Stream(self._cell, self._name, piece))
+            self._send()
+
+    def _send(self) -> None:
+        text = "".join(self._texts)
+        self._texts.clear()
+        self._size = 0
+        if len(text) > _STEP:
+            self._send_long(text)
+        elif text:
+            self._link.send(wire.Stream(self._cell, self._name, text))
+
+    def _send_long(self, text: str) -> None:
+        step = _ASCII_STEP if text.isascii() else _STEP
+        for start in range(0, len(text), step):
+            piece = text[start : start + step]
+            self._link.send(wire.Stream(self._cell, self._name, piece))
 
 
 class OutStream(io.TextIOBase):
