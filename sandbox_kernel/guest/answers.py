@@ -31,7 +31,6 @@ def complete(request: wire.Complete, namespace: dict[str, Any]) -> wire.Complete
     found = completer.attr_matches(before) if "." in before else completer.global_matches(before)
     # Only what stands behind the last dot is replaced; `(` is a terminal's habit.
     names = sorted({match.rpartition(".")[2].strip().rstrip("()") for match in found})
-    names = names[: wire.MAX_ITEMS]
     types = [_kind(before.rpartition(".")[0], name, namespace) for name in names]
     start = request.cursor - len(before.rpartition(".")[2])
     return wire.CompleteReply(request.request, names, types, start, request.cursor)

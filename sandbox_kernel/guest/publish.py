@@ -67,7 +67,7 @@ class Publisher:
         if len(lines) > 2 * _LINES:
             cut = f"... {len(lines) - 2 * _LINES} lines left out ...\n"
             lines = [*lines[:_LINES], cut, *lines[-_LINES:]]
-        lines = [line[:_LINE] for line in lines]
+        lines = [str(line)[:_LINE] for line in lines]
         while sum(map(len, lines)) > ROOM // 2:
             del lines[len(lines) // 2]
         event = wire.Error(self._cell(), ename[:200], message_of(error)[:_LINE], lines)
@@ -154,7 +154,7 @@ class Asking:
             if value is not None:
                 text = f"The `{name}` parameter of `getpass.getpass` will have no effect"
                 warnings.warn(f"{text} when using ipykernel", UserWarning, stacklevel=2)
-        return self._ask(prompt, password=True)
+        return self._ask(str(prompt), password=True)
 
     @property
     def _may_ask(self) -> bool:

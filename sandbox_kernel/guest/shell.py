@@ -104,7 +104,7 @@ class IPythonShell:
         code, cursor = request.code, request.cursor
         with provisionalcompleter():
             raw = self._shell.Completer.completions(code, cursor)
-            found = list(rectify_completions(code, raw))[: wire.MAX_ITEMS]
+            found = list(rectify_completions(code, raw))
         start, end = (found[0].start, found[0].end) if found else (cursor, cursor)
         matches = [completion.text for completion in found]
         types = [completion.type or "" for completion in found]

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from sandbox_kernel import wire
 from sandbox_kernel.guest import signals
-from sandbox_kernel.guest.link import Link
+from sandbox_kernel.guest.link import ROOM, Link
 from sandbox_kernel.guest.output import OutStream, Spool
 from sandbox_kernel.guest.publish import Asking, Publisher, message_of
 from sandbox_kernel.guest.routing import Routing
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: User code that counts through small descriptors must not meet the loop's.
 _LOWEST_FD = 64
+#: Characters of a completion, and how many there may be.
+_NAME, _COMPLETIONS = 1000, 1000
 
 
 class Shell(Protocol):
@@ -162,7 +164,7 @@ class _Worker:
             elif isinstance(event, wire.Shutdown):
                 os._exit(0)
             else:
-                self._link.send(self._answer(event))
+                self._link.send(_fitting(self._answer(event)))
 
     async def _execute(self, cell: wire.Execute) -> None:
         self._routing.begin(cell.cell)
@@ -207,6 +209,19 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001
             return _empty_answer(event, message_of(error))
         raise AssertionError(event)
+
+
+def _fitting(reply: wire.Event) -> wire.Event:
+    """An answer without what no client would show: names may be of any length and number."""
+    if isinstance(reply, wire.CompleteReply):
+        pairs = zip(reply.matches, reply.types)
+        kept = [pair for pair in pairs if len(pair[0]) <= _NAME][:_COMPLETIONS]
+        return reply._replace(
+            matches=[match for match, _ in kept], types=[kind[:_NAME] for _, kind in kept]
+        )
+    if isinstance(reply, wire.InspectReply):
+        return reply._replace(text=reply.text[:ROOM])
+    return reply
 
 
 def _empty_answer(event: wire.Event, why: str) -> wire.Event:
