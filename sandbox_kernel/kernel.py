@@ -17,13 +17,12 @@ import asyncio
 import os
 import threading
 from dataclasses import dataclass
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from ipykernel._version import kernel_protocol_version
 from traitlets import Instance, default
 
-from sandbox_kernel import about, messages
+from sandbox_kernel import __version__, about, messages
 from sandbox_kernel.dispatch import OrderedKernel
 from sandbox_kernel.display import safe
 from sandbox_kernel.history import History
@@ -53,7 +52,7 @@ class SandboxKernel(OrderedKernel):
     """A kernel that runs its cells in a session's sandbox."""
 
     implementation = "sandbox-kernel"
-    implementation_version = version("sandbox-kernel")
+    implementation_version = __version__
 
     sandbox = Instance(Session)
 

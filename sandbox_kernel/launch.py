@@ -11,12 +11,10 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from importlib.metadata import version
 from uuid import uuid4
 
-from sandbox_kernel import adapters, config, host, labels
-from sandbox_kernel.box import Plan
-from sandbox_kernel.session import Session
+from sandbox_kernel import __version__, adapters, config, host, labels
+from sandbox_kernel.opening import Opener, Plan
 
 
 def make_plan(arguments: dict[str, object]) -> Plan:
@@ -34,7 +32,7 @@ def make_plan(arguments: dict[str, object]) -> Plan:
         labels=labels.make(
             host.owner(),
             session=str(uuid4()),
-            version=version("sandbox-kernel"),
+            version=__version__,
             now=time.time(),
             lifetime_seconds=policy.lifetime_seconds,
         ),
@@ -47,12 +45,17 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--provider")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     ours, rest = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
+    # Before the thread: two threads that import take turns, and both come late.
+    adapters.preload(ours.provider)
     # Read when a sandbox is made, so that a mistake in them is the cell's error, not a crash.
-    session = Session(lambda: make_plan(config.parse_arguments(ours.provider, ours.set)))
-    session.start()
-    from sandbox_kernel import application  # noqa: PLC0415 - imported while the sandbox boots
+    opener = Opener(lambda: make_plan(config.parse_arguments(ours.provider, ours.set)))
+    # What follows is imported while the engine works.
+    from sandbox_kernel.application import serve  # noqa: PLC0415
+    from sandbox_kernel.session import Session  # noqa: PLC0415
 
-    application.serve(session, rest)
+    session = Session(opener)
+    session.start()
+    serve(session, rest)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from sandbox_kernel import verdicts, wire
 from sandbox_kernel.about import About, Usage
-from sandbox_kernel.box import Box, Plan
+from sandbox_kernel.box import Box
 from sandbox_kernel.cell import Outcome, Remembered, Run, Stage, State
 from sandbox_kernel.display import Firewall, safe
 from sandbox_kernel.errors import (
@@ -39,6 +39,8 @@ from sandbox_kernel.policy import Display
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from sandbox_kernel.opening import Opened, Progress
 
 
 log = logging.getLogger(__name__)
@@ -79,8 +81,11 @@ class Session:
     returns a future, which is always fulfilled within the policy's deadlines.
     """
 
-    def __init__(self, plan: Callable[[], Plan], deliver: Deliver = _nowhere) -> None:
-        self._make_plan = plan
+    def __init__(
+        self, open_sandbox: Callable[[Progress], Opened], deliver: Deliver = _nowhere
+    ) -> None:
+        # Called anew for each sandbox, so that a mended configuration counts.
+        self._open = open_sandbox
         #: Where outputs go; may be set until the first cell.
         self.deliver = deliver
         self._lock = threading.RLock()
@@ -219,9 +224,9 @@ class Session:
         thread.start()
 
     def _boot(self) -> None:
-        """Thread `boot`: make a sandbox, send it the guest, and become its pump."""
+        """Thread `boot`: open a sandbox, and become its pump."""
         try:
-            box = Box(self._make_plan(), self._progress)
+            box = Box(self._open(self._progress))
         except SandboxKernelError as error:
             self._failed(error)
             return
@@ -236,7 +241,6 @@ class Session:
         if closed:
             box.sandbox.kill()
             return
-        box.send_guest()
         self._pump(box)
 
     def _progress(self, text: str) -> None:
@@ -397,7 +401,8 @@ class Session:
         if run.timed_out:
             error = verdicts.timeout(box.policy, f"was interrupted; {verdicts.TOLD[State.KEPT]}")
         elif reply.status == "error":
-            error = run.error or ("Exception", "the cell failed without saying why")
+            # IPython prints the mistakes in a magic's use, and shows no error: nor do we.
+            error = run.error or box.firewall.own_error(run.cell, "UsageError", "see its output")
         self._end_cell(run, error, exit_code=reply.exit_code)
 
     def _on_verdict(self, box: Box, run: Run, verdict: wire.Verdict) -> None:

@@ -21,10 +21,12 @@ from sandbox_kernel.ceiling import NAMES
 from sandbox_kernel.cli import app
 from sandbox_kernel.policy import FIELD_NAMES, RANGES, Policy
 from sandbox_kernel.settings import Layer, convert, from_text
+from tests.jupyter import Result, started
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorial" / "first-notebook.md"
 TROUBLESHOOT = ROOT / "docs" / "how-to" / "troubleshoot.md"
 
 #: Commands that need a person, a registry or minutes, and what shows instead that they exist.
@@ -129,6 +131,28 @@ def test_installation_runs_as_pasted(scratch: Path) -> None:
     assert run.returncode == 0, run.stdout + run.stderr
     assert (scratch / ".venv" / "share/jupyter/kernels/aisandbox-docker/kernel.json").exists()
     assert "network refused" in (scratch / "executed.ipynb").read_text()
+
+
+@pytest.mark.usefixtures("image")
+def test_cells_of_the_tutorial_show_what_the_page_says() -> None:
+    page = TUTORIAL.read_text(encoding="utf-8")
+    # Each cell with what follows it, up to the next fence or heading.
+    cells = re.findall(r"^```python\n(.*?)^```$\n(.*?)(?=^```|^#)", page, re.MULTILINE | re.DOTALL)
+
+    with started("timeout_seconds=5") as kernel:
+        shown = [texts(kernel.run(code)) for code, _ in cells]
+
+    for (code, told), text in zip(cells, shown, strict=True):
+        promise = re.search(r"(`+)(.+?)\1", told)
+        expected = promise[2].replace("30 s", "5 s") if promise else ""
+        assert expected in text, code
+    assert len(cells) == 7
+
+
+def texts(result: Result) -> str:
+    """All that a cell printed, and its error as a traceback ends."""
+    errors = [f"{error['ename']}: {error['evalue']}" for error in result.of("error")]
+    return "\n".join([result.stdout, result.stderr, *errors])
 
 
 # --- commands, configurations -----------------------------------------------------------------

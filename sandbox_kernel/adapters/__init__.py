@@ -72,6 +72,12 @@ def get(name: str) -> Factory:
     )
 
 
+def preload(name: str | None) -> None:
+    """Import what a built-in provider will need, which takes longest of all it does."""
+    if name == "docker":
+        from sandbox_kernel.adapters import docker_engine  # noqa: F401, PLC0415 - for its effect
+
+
 def names() -> list[str]:
     """Return the names of all providers, built in and installed, sorted."""
     from importlib.metadata import entry_points  # noqa: PLC0415 - as above

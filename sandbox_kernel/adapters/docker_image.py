@@ -14,12 +14,12 @@ import tempfile
 from collections import deque
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
 
 import docker
 from docker.errors import APIError, ImageNotFound
 
+from sandbox_kernel import __version__
 from sandbox_kernel.adapters.docker_engine import Engine, find, plain_errors
 from sandbox_kernel.adapters.docker_errors import Request, quoted
 from sandbox_kernel.errors import SandboxUnavailableError
@@ -256,7 +256,7 @@ def _labels(name: str, recipe: Recipe, versions: dict[str, str]) -> dict[str, st
     return {
         "org.opencontainers.image.title": name,
         "org.opencontainers.image.description": "Where the cells of sandbox-kernel run.",
-        "org.opencontainers.image.version": metadata.version("sandbox-kernel"),
+        "org.opencontainers.image.version": __version__,
         "org.opencontainers.image.created": datetime.now(UTC).isoformat(timespec="seconds"),
         "org.opencontainers.image.base.name": recipe.base,
         VERSIONS_LABEL: json.dumps(versions, sort_keys=True),

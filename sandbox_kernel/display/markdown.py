@@ -6,13 +6,13 @@ through `html.clean`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
-
-from markdown_it import MarkdownIt
 
 from sandbox_kernel.display.refused import RefusedError
 
 if TYPE_CHECKING:
+    from markdown_it import MarkdownIt
     from markdown_it.rules_inline import StateInline
 
 #: Characters; the parser is written in Python, and slow on hostile input.
@@ -23,7 +23,7 @@ def to_html(text: str) -> str:
     """Render CommonMark with tables; HTML in it becomes text, formulas stay as they are."""
     if len(text) > MAX_MARKDOWN:
         raise RefusedError("larger than 32 KiB")
-    return str(_PARSER.render(text))
+    return str(_parser().render(text))
 
 
 def _formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - the library's signature
@@ -40,5 +40,11 @@ def _formula(state: StateInline, silent: bool) -> bool:  # noqa: FBT001 - the li
     return True
 
 
-_PARSER = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
-_PARSER.inline.ruler.before("escape", "formula", _formula)
+@cache
+def _parser() -> MarkdownIt:
+    # Few cells show Markdown, and every kernel's start would pay for the import.
+    from markdown_it import MarkdownIt  # noqa: PLC0415
+
+    parser = MarkdownIt("commonmark", {"html": False}).enable(["table", "strikethrough"])
+    parser.inline.ruler.before("escape", "formula", _formula)
+    return parser

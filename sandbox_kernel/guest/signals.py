@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-#: Signals that honest code handles; SIGINT last, as `held` restores in this order.
+#: Signals that honest code handles.
 _HANDLED = (
     signal.SIGALRM,
     signal.SIGVTALRM,
@@ -71,15 +71,14 @@ def held() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in _HANDLED}
     handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
     arrived: list[int] = []
-    try:
-        for number in handlers:
+    # A stack, because a handler that is back already may raise before the others are.
+    with ExitStack() as restored:
+        for number, handler in handlers.items():
+            restored.callback(signal.signal, number, handler)
             signal.signal(number, lambda got, _frame: arrived.append(got))
         yield
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-        for late in arrived:
-            signal.raise_signal(late)
+    for late in arrived:
+        signal.raise_signal(late)
 
 
 @contextmanager
