@@ -149,9 +149,12 @@ class Kernel:
 
 
 @contextmanager
-def started(*settings: str, name: str = "aisandbox-docker", **options: Any) -> Iterator[Kernel]:
+def started(
+    *settings: str, name: str = "aisandbox-docker", provider: str = "docker", **options: Any
+) -> Iterator[Kernel]:
     """Start a kernel; `settings` are `key=value` of the policy, as an installed kernelspec has."""
     arguments = [part for setting in settings for part in ("--set", setting)]
+    arguments += ["--provider", provider]
     manager = KernelManager(kernel_name=name)
     manager.start_kernel(extra_arguments=arguments, **options)
     client = manager.client()
@@ -161,5 +164,6 @@ def started(*settings: str, name: str = "aisandbox-docker", **options: Any) -> I
         yield Kernel(manager, client)
     finally:
         client.stop_channels()
-        manager.shutdown_kernel(now=False)
+        if manager.has_kernel:
+            manager.shutdown_kernel(now=False)
         manager.cleanup_resources()
