@@ -12,7 +12,7 @@ import docker
 import pytest
 
 from sandbox_kernel import config, labels
-from sandbox_kernel.adapters import docker_engine
+from sandbox_kernel.adapters import docker_context, docker_engine, docker_vendor
 from sandbox_kernel.errors import SandboxUnavailableError
 from sandbox_kernel.policy import DEFAULT_IMAGE
 
@@ -27,13 +27,12 @@ GONE_SECONDS = 10
 def engine() -> Iterator[docker.DockerClient]:
     """The Docker engine that the tests run on; at the end none of our sandboxes is left on it."""
     try:
-        found = docker_engine.Engine(docker_engine.find(config.load().docker.host))
+        where = docker_context.find(config.load().docker.host)
+        version = docker_engine.Engine(where).agree()
     except SandboxUnavailableError as error:
         _missing(str(error))
-    where = found.where
-    with closing(
-        docker.DockerClient(base_url=where.url, version=found.version, tls=where.tls or False)
-    ) as client:
+    tls = docker_vendor.tls_config(where.tls)
+    with closing(docker.DockerClient(base_url=where.url, version=version, tls=tls)) as client:
         yield client
 
         deadline = time.monotonic() + GONE_SECONDS

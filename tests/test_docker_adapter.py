@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from sandbox_kernel.adapters import docker_engine
+from sandbox_kernel.adapters import docker_address, docker_context, docker_engine
 from sandbox_kernel.adapters.docker import DockerAdapter, DockerSandbox, DockerSettings
 from sandbox_kernel.errors import SandboxDiedError, SandboxUnavailableError
 from sandbox_kernel.policy import MIB, Policy
@@ -199,7 +199,7 @@ def test_kill_does_not_wait_for_a_hung_engine(
 ) -> None:
     sandbox = start(SLEEP)
     real = sandbox._engine.where
-    sandbox._engine.where = docker_engine.Endpoint(url=hung_engine, why="the test")
+    sandbox._engine.where = docker_address.Endpoint(url=hung_engine, why="the test")
     before = time.monotonic()
 
     sandbox.kill()
@@ -601,7 +601,7 @@ def test_what_the_engine_refuses_is_named(
         start("pass", Policy(image=engine_image, **change))
 
     assert caught.value.__cause__ is None
-    assert caught.value.__suppress_context__
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SandboxUnavailableError("no")])
@@ -614,11 +614,11 @@ def test_a_create_that_ends_early_leaves_nothing(
 ) -> None:
     seen: list[str] = []
 
-    def attach(client: Any, container: str) -> None:
+    def attach(engine: Any, container: str, request: Any) -> None:
         seen.extend(info.status for info in adapter.list(labels))
         raise error
 
-    monkeypatch.setattr(docker_engine, "_attach", attach)
+    monkeypatch.setattr(docker_engine.Engine, "_attach", attach)
 
     with pytest.raises(type(error)):
         start(SLEEP)
@@ -690,8 +690,8 @@ GONE = (404, "", {"message": "no such container"})
 def fake(tmp_path: Path) -> Iterator[Callable[..., FakeEngine]]:
     fakes: list[FakeEngine] = []
 
-    def make(**answers: tuple[int, str, object]) -> FakeEngine:
-        table = {name.replace("__", " "): answer for name, answer in answers.items()}
+    def make(**answers: tuple[int, str, object] | None) -> FakeEngine:
+        table = {name.replace("__", " "): answer for name, answer in answers.items() if answer}
         fakes.append(FakeEngine(tmp_path / f"{len(fakes)}.sock", table))
         return fakes[-1]
 
@@ -798,8 +798,81 @@ def test_a_limit_that_the_engine_discards_is_refused(fake: Callable[..., FakeEng
 
     assert "`Memory` is `0` and not `536870912`" in error.message
     assert "cgroup v2" in str(error.hint)
-    assert not any("start" in asked or "attach" in asked for asked in engine.asked)
-    assert [asked for asked in engine.asked if asked.startswith("DELETE")] != []
+    *asked, removed = engine.asked
+    assert asked == [
+        "GET /_ping",
+        "POST /v1.41/containers/create",
+        "GET /v1.41/containers/abc/json",
+    ]
+    assert removed.startswith("DELETE /v1.41/containers/sandbox-kernel-")
+
+
+def test_an_engine_is_spoken_to_in_its_own_version(fake: Callable[..., FakeEngine]) -> None:
+    engine = fake(GET___ping=(200, "Api-Version: 1.52\r\n", "OK"), GET__json=(200, "", []))
+
+    DockerAdapter(DockerSettings(host=engine.url)).list({})
+
+    assert engine.asked == ["GET /_ping", "GET /v1.52/containers/json"]
+
+
+CREATED = (201, "", {"Id": "abc"})
+
+
+@pytest.mark.parametrize(
+    ("created", "inspected"),
+    [
+        pytest.param((200, "", "<html>"), None, id="created-text"),
+        pytest.param((201, "", []), None, id="created-list"),
+        pytest.param((201, "", {}), None, id="created-without-id"),
+        pytest.param(CREATED, (200, "", []), id="inspected-list"),
+        pytest.param(CREATED, (200, "", {"Config": [1], "HostConfig": "x"}), id="inspected-odd"),
+    ],
+)
+def test_an_answer_of_another_form_is_no_engines(
+    fake: Callable[..., FakeEngine],
+    created: tuple[int, str, object],
+    inspected: tuple[int, str, object] | None,
+) -> None:
+    engine = fake(GET___ping=PONG, POST__create=created, GET__json=inspected, DELETE=GONE)
+
+    error = create_at(engine.url)
+
+    assert error.message.endswith("is not a docker engine")
+    assert engine.asked[-1].startswith("DELETE ")
+
+
+@pytest.mark.parametrize("entry", ["text", {}, {"Id": "a", "Labels": 1, "Created": 1, "State": ""}])
+def test_a_list_of_another_form_is_no_engines(
+    fake: Callable[..., FakeEngine], entry: object
+) -> None:
+    engine = fake(GET___ping=PONG, GET__json=(200, "", [entry]))
+
+    with pytest.raises(SandboxUnavailableError, match="is not a docker engine"):
+        DockerAdapter(DockerSettings(host=engine.url)).list({})
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        pytest.param(404, "No such container: abc", id="gone"),
+        pytest.param(409, "removal of container abc is already in progress", id="going"),
+    ],
+)
+def test_what_is_gone_anyway_is_removed(
+    fake: Callable[..., FakeEngine], status: int, message: str
+) -> None:
+    engine = fake(GET___ping=PONG, DELETE=(status, "", {"message": message}))
+
+    DockerAdapter(DockerSettings(host=engine.url)).remove("abc/../x")
+
+    assert engine.asked[-1] == "DELETE /v1.41/containers/abc%2F..%2Fx"
+
+
+def test_what_cannot_be_removed_is_an_error(fake: Callable[..., FakeEngine]) -> None:
+    engine = fake(GET___ping=PONG, DELETE=(500, "", {"message": "device or resource busy"}))
+
+    with pytest.raises(SandboxUnavailableError, match="device or resource busy"):
+        DockerAdapter(DockerSettings(host=engine.url)).remove("abc")
 
 
 def test_an_engine_that_hangs_later_is_given_up(
@@ -900,20 +973,108 @@ def test_an_engine_behind_ssh_is_refused_with_a_way(docker_config: Path) -> None
     assert "ssh -NL" in str(caught.value.hint)
 
 
-def test_importing_the_adapter_imports_no_vendor() -> None:
-    code = (
-        "import sys, sandbox_kernel.adapters.docker;"
-        "print(sorted({'docker', 'requests', 'urllib3'} & sys.modules.keys()))"
+@pytest.mark.parametrize("text", ["{", "[]", '{"currentContext": null}', "\xff", "[" * 100_000])
+def test_a_configuration_that_cannot_be_read_is_the_default(docker_config: Path, text: str) -> None:
+    (docker_config / "config.json").write_bytes(text.encode("latin-1"))
+
+    assert where() == ("unix:///var/run/docker.sock", "the default")
+
+
+def test_without_dockers_own_folder_the_one_at_home_counts(
+    docker_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(docker_config))
+    monkeypatch.setenv("DOCKER_CONFIG", str(docker_config / "absent"))
+    (docker_config / ".docker").mkdir()
+    (docker_config / ".docker" / "config.json").write_text('{"currentContext": "at-home"}')
+
+    with pytest.raises(SandboxUnavailableError, match="`at-home`"):
+        where()
+
+
+@pytest.mark.parametrize(
+    ("verify", "folder", "tls"),
+    [
+        pytest.param(None, None, None, id="unset"),
+        pytest.param("", "", None, id="empty"),
+        pytest.param("1", None, ("~/.docker", True), id="verify"),
+        pytest.param(None, "/certs", ("/certs", False), id="folder"),
+        pytest.param("1", "/certs", ("/certs", True), id="both"),
+    ],
+)
+def test_dockers_variables_say_what_tls_is(
+    docker_config: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verify: str | None,
+    folder: str | None,
+    tls: tuple[str, bool] | None,
+) -> None:
+    for name, value in (("DOCKER_TLS_VERIFY", verify), ("DOCKER_CERT_PATH", folder)):
+        if value is not None:
+            monkeypatch.setenv(name, value)
+
+    found = docker_context.find("tcp://192.0.2.1:2376").tls
+
+    files = None if tls is None else Path(tls[0]).expanduser()
+    assert found == (
+        files
+        and docker_address.Tls(
+            ca=f"{files}/ca.pem",
+            cert=f"{files}/cert.pem",
+            key=f"{files}/key.pem",
+            verify=bool(tls and tls[1]),
+        )
     )
 
+
+def test_a_context_brings_its_certificates(
+    docker_config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_context(docker_config, "far", "tcp://192.0.2.1:2376")
+    meta = next(docker_config.glob("contexts/meta/*"))
+    files = docker_config / "contexts" / "tls" / meta.name / "docker"
+    files.mkdir(parents=True)
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (files / name).write_text("")
+    monkeypatch.setenv("DOCKER_CONTEXT", "far")
+
+    found = docker_context.find("").tls
+
+    assert found == docker_address.Tls(
+        ca=f"{files}/ca.pem", cert=f"{files}/cert.pem", key=f"{files}/key.pem", verify=True
+    )
+
+
+def test_a_sandbox_needs_no_vendor_from_start_to_end(
+    engine_image: str, labels: dict[str, str], docker_config: Path
+) -> None:
     printed = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", NO_VENDOR, engine_image, json.dumps(labels)],
         stdout=subprocess.PIPE,
         check=True,
         cwd=Path(__file__).parents[1],
     ).stdout
 
-    assert printed == b"[]\n"
+    assert printed == b"exited 3 []\n"
+
+
+NO_VENDOR = """
+import json, sys
+from sandbox_kernel import adapters
+from sandbox_kernel.adapters.docker import DockerAdapter, DockerSettings
+from sandbox_kernel.policy import Policy
+image, labels = sys.argv[1], json.loads(sys.argv[2])
+adapters.preload("docker")
+adapter = DockerAdapter(DockerSettings())
+argv = ["python3", "-I", "-c", "raise SystemExit(3)"]
+sandbox = adapter.create(Policy(image=image), argv, labels, print)
+while sandbox.recv():
+    pass
+why = sandbox.why()
+sandbox.kill()
+adapter.list(labels)
+print(why, sorted({"docker", "requests", "urllib3"} & sys.modules.keys()))
+"""
 
 
 # The same stream over TCP, plain and with TLS.
@@ -980,14 +1141,18 @@ def relay(
     if not url.startswith("unix://"):
         pytest.skip("the engine has no unix socket")
     context = None
-    if request.param == "tls":
+    if request.param != "plain":
         if shutil.which("openssl") is None:
             pytest.skip("`openssl` is missing")
         make_certificate(tmp_path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(tmp_path / "cert.pem", tmp_path / "key.pem")
-        monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+        monkeypatch.setenv("DOCKER_TLS_VERIFY", "" if request.param == "unverified" else "1")
         monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path))
+        if request.param in ("unverified", "untrusted"):
+            (tmp_path / "other").mkdir()
+            make_certificate(tmp_path / "other")
+            shutil.copy(tmp_path / "other" / "ca.pem", tmp_path / "ca.pem")
     relay = Relay(url.removeprefix("unix://"), context)
     yield relay.url
     relay.stop()
@@ -1006,7 +1171,7 @@ def make_certificate(folder: Path) -> None:
     shutil.copy(folder / "cert.pem", folder / "ca.pem")
 
 
-@pytest.mark.parametrize("relay", ["plain", "tls"], indirect=True)
+@pytest.mark.parametrize("relay", ["plain", "tls", "unverified"], indirect=True)
 def test_a_remote_engine_carries_the_same_bytes(
     relay: str, labels: dict[str, str], engine_image: str
 ) -> None:
@@ -1022,3 +1187,10 @@ def test_a_remote_engine_carries_the_same_bytes(
     sandbox.kill()
 
     assert received == data
+
+
+@pytest.mark.parametrize("relay", ["untrusted"], indirect=True)
+def test_an_engine_that_nobody_vouches_for_is_not_used(relay: str) -> None:
+    error = create_at(relay)
+
+    assert error.message == f"the connection to the docker engine at `{relay}` failed"

@@ -73,9 +73,12 @@ def get(name: str) -> Factory:
 
 
 def preload(name: str | None) -> None:
-    """Import what a built-in provider will need, which takes longest of all it does."""
+    """Import what a built-in provider will need to start a sandbox."""
     if name == "docker":
-        from sandbox_kernel.adapters import docker_engine  # noqa: F401, PLC0415 - for its effect
+        from sandbox_kernel.adapters import (  # noqa: PLC0415 - for its effect
+            docker_context,  # noqa: F401
+            docker_engine,  # noqa: F401
+        )
 
 
 def names() -> list[str]:

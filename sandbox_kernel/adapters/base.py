@@ -8,7 +8,7 @@ builds code, parses output, or decides what is allowed: it starts `argv` under a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 from sandbox_kernel.errors import SandboxPolicyError
 
@@ -33,6 +33,19 @@ class SandboxInfo:
     labels: Mapping[str, str]
     created: float
     status: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """How much memory a sandbox has.
+
+    Attributes:
+        used: Bytes, without what is only a cache of files.
+        limit: Bytes that it may use.
+    """
+
+    used: int
+    limit: int
 
 
 class Sandbox(Protocol):
@@ -99,6 +112,18 @@ class Adapter(Protocol):
 
     def remove(self, sandbox_id: str) -> None:
         """Destroy one sandbox; one that is gone already is no error."""
+
+
+@runtime_checkable
+class Measures(Protocol):
+    """What an adapter may offer besides: the memory of its sandboxes, for `ps`."""
+
+    def memory(self, sandbox_id: str) -> MemoryUse | None:
+        """Return what a sandbox uses, or `None` if it does not run or the provider cannot say.
+
+        Raises:
+            SandboxUnavailableError: The provider cannot be asked.
+        """
 
 
 def require(adapter: Adapter, policy: Policy) -> None:

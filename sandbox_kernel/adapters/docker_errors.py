@@ -148,13 +148,16 @@ def silent(seconds: float, request: Request) -> SandboxUnavailableError:
     )
 
 
+def no_engine(request: Request) -> SandboxUnavailableError:
+    """Return the error for an answer that no engine gives."""
+    return SandboxUnavailableError(
+        f"what answers at `{request.url}` is not a docker engine",
+        hint="check `DOCKER_HOST` and `docker context show`",
+    )
+
+
 def too_old(version: str, request: Request) -> SandboxUnavailableError:
-    """Return the error for an engine below `LOWEST_API`, or for none at all (`""`)."""
-    if not version:
-        return SandboxUnavailableError(
-            f"what answers at `{request.url}` is not a docker engine",
-            hint="check `DOCKER_HOST` and `docker context show`",
-        )
+    """Return the error for an engine below `LOWEST_API`."""
     return SandboxUnavailableError(
         f"the docker engine at `{request.url}` has API {quoted(version)},"
         f" and {LOWEST_API} is needed",
@@ -180,7 +183,7 @@ def posture(wrong: list[str], request: Request) -> SandboxUnavailableError:
 
 
 def misconfigured(reason: str) -> SandboxUnavailableError:
-    """Return the error for settings of docker's own that docker-py could not use."""
+    """Return the error for settings of docker's own that cannot be used."""
     return SandboxUnavailableError(
         f"docker's own settings cannot be used: {quoted(reason)}",
         hint="check `DOCKER_HOST`, `DOCKER_CERT_PATH` and `~/.docker/config.json`",

@@ -12,21 +12,25 @@ import json
 import re
 import tempfile
 from collections import deque
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-import docker
 from docker.errors import APIError, ImageNotFound
 
 from sandbox_kernel import __version__
-from sandbox_kernel.adapters.docker_engine import Engine, find, plain_errors
+from sandbox_kernel.adapters import docker_vendor
+from sandbox_kernel.adapters.docker_context import find
+from sandbox_kernel.adapters.docker_engine import Engine
 from sandbox_kernel.adapters.docker_errors import Request, quoted
+from sandbox_kernel.adapters.docker_vendor import plain_errors
 from sandbox_kernel.errors import SandboxUnavailableError
 from sandbox_kernel.policy import NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+    import docker
 
     from sandbox_kernel.adapters.docker_recipe import Recipe
 
@@ -79,26 +83,17 @@ class Progress(Protocol):
 
 @contextmanager
 def connect(host: str) -> Iterator[docker.APIClient]:
-    """Open an engine, patiently enough for a build; `docker_engine.find` says which.
+    """Open an engine, patiently enough for a build; `docker_context.find` says which.
 
     Raises:
         SandboxUnavailableError: There is none, or it refused a request of the block.
     """
     engine = Engine(find(host))
-    where = engine.where
+    version = engine.agree()
     with (
-        plain_errors(Request(url=where.url), ANSWER_SECONDS),
-        closing(
-            docker.APIClient(
-                base_url=where.url,
-                version=engine.version,
-                tls=where.tls or False,
-                timeout=ANSWER_SECONDS,
-            )
-        ) as client,
+        plain_errors(Request(url=engine.where.url), ANSWER_SECONDS),
+        docker_vendor.connect(engine.where, version, ANSWER_SECONDS) as client,
     ):
-        # Proxies and `.netrc` of the environment are for the web, not for an engine.
-        client.trust_env = False
         yield client
 
 
