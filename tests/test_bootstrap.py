@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 import subprocess
 import sys
 import zlib
@@ -12,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_kernel import bootstrap, wire
-from tests.guests import SETTINGS, sources, started, text
+from sandbox_kernel import bootstrap
+from tests.guests import SETTINGS, sources
 
 BOOT = "sandbox_kernel.guest.boot"
 
@@ -120,24 +119,3 @@ def test_errors_of_the_guest_say_where() -> None:
 
     assert process.returncode == 1
     assert b'File "<sandbox_kernel.guest.supervisor>", line 2' in process.stderr
-
-
-@pytest.mark.parametrize("minor", range(9, 15), ids=lambda minor: f"python3.{minor}")
-def test_guest_runs_on_every_python(
-    minor: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = shutil.which(f"python3.{minor}")
-    probe = [found or "", "-c", "import sys; print(sys.executable)"]
-    answer = subprocess.run(probe, check=False, capture_output=True, text=True) if found else None
-    if answer is None or answer.returncode:
-        pytest.skip(f"no python3.{minor}")
-    (tmp_path / "python3").symlink_to(answer.stdout.strip())
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python3"))
-
-    with started() as guest:
-        hello = guest.next()
-        events = guest.run("os.write(1, b'%d' % sys.version_info[1])")
-
-    assert isinstance(hello, wire.Hello)
-    assert hello.python.startswith(f"3.{minor}.")
-    assert text(events) == str(minor)
