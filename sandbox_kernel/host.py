@@ -31,14 +31,21 @@ def owner() -> Owner:
 
 def start_time(pid: int) -> int | None:
     """When a process started, in clock ticks since boot; None if there is no such process."""
-    stat = _read(_PROC / str(pid) / "stat")
-    # The name stands in brackets and may hold any character: count from the last bracket.
-    return int(stat.rpartition(")")[2].split()[19]) if stat else None
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
 
 
 def alive(pid: int, started: int) -> bool:
     """Whether that very process still runs; another one may have got its number."""
-    return start_time(pid) == started
+    fields = _stat(pid)
+    # One that ended is listed until its parent has asked for its exit status.
+    return bool(fields) and fields[0] not in ("Z", "X") and int(fields[19]) == started
+
+
+def _stat(pid: int) -> list[str]:
+    """Return what the kernel says of a process, from its state on; `[]` if there is none."""
+    # The name stands in brackets and may hold any character: count from the last bracket.
+    return _read(_PROC / str(pid) / "stat").rpartition(")")[2].split()
 
 
 def _read(path: Path) -> str:

@@ -123,6 +123,25 @@ def parse(labels: Mapping[str, str]) -> Marks | None:
     return Marks(owner=owner, created=created, expires=expires, session=session, version=version)
 
 
+def lives(owner: Owner, *, me: Owner, alive: Callable[[int, int], bool]) -> bool | None:
+    """Whether a sandbox's owner still runs; `None` where that cannot be known from here.
+
+    Args:
+        owner: As its labels say.
+        me: The process that asks.
+        alive: Whether the process of that id still runs that started at that time.
+    """
+    # Of another machine's processes nothing is known from here.
+    if owner.machine != me.machine:
+        return None
+    if owner.boot_id != me.boot_id:
+        return False
+    # Nor of processes in another container, whose numbers mean other processes here.
+    if owner.pid_namespace != me.pid_namespace:
+        return None
+    return alive(owner.pid, owner.started)
+
+
 def is_orphan(marks: Marks, *, me: Owner, now: float, alive: Callable[[int, int], bool]) -> bool:
     """Whether a sandbox is ours to remove: this user's, and expired or without its owner.
 
@@ -130,19 +149,9 @@ def is_orphan(marks: Marks, *, me: Owner, now: float, alive: Callable[[int, int]
         marks: What its labels say.
         me: The process that asks.
         now: Seconds since the epoch.
-        alive: Whether the process of that id still runs that started at that time.
+        alive: As for `lives`.
     """
-    owner = marks.owner
-    if owner.uid != me.uid:
+    if marks.owner.uid != me.uid:
         return False
-    if now >= marks.expires:
-        return True
-    # Of another machine's processes nothing is known from here; its expiry will come.
-    if owner.machine != me.machine:
-        return False
-    if owner.boot_id != me.boot_id:
-        return True
-    # Nor of processes in another container, whose numbers mean other processes here.
-    if owner.pid_namespace != me.pid_namespace:
-        return False
-    return not alive(owner.pid, owner.started)
+    # Where nothing is known of the owner, the sandbox's expiry will come.
+    return now >= marks.expires or lives(marks.owner, me=me, alive=alive) is False

@@ -72,14 +72,25 @@ class Opener:
     def __init__(self, make_plan: Callable[[], Plan]) -> None:
         self._make_plan = make_plan
         self._first: Opened | SandboxKernelError | None = None
-        self._thread: threading.Thread | None = threading.Thread(
-            target=self._open_first, name="sandbox-open", daemon=True
+        #: Whether no sandbox is being made at this moment.
+        self.idle = False
+        self._thread: threading.Thread | None = None
+        try:
+            # Not in the thread: the caller imports, and two threads that compute take turns.
+            plan = make_plan()
+        except SandboxKernelError as error:
+            self._first, self.idle = error, True
+            return
+        self._thread = threading.Thread(
+            target=self._open_first, args=(plan,), name="sandbox-open", daemon=True
         )
         self._thread.start()
+        # Kept, and ready when the engine is.
+        bootstrap.payload(_settings(plan.policy))
 
-    def _open_first(self) -> None:
+    def _open_first(self, plan: Plan) -> None:
         try:
-            self._first = open_sandbox(self._make_plan(), _silently)
+            self._first = self._open(plan, _silently)
         except SandboxKernelError as error:
             self._first = error
 
@@ -92,12 +103,17 @@ class Opener:
         thread, self._thread = self._thread, None
         if thread is not None:
             thread.join()
-            first, self._first = self._first, None
-            if isinstance(first, SandboxKernelError):
-                raise first
-            if first is not None:
-                return first
-        return open_sandbox(self._make_plan(), progress)
+        first, self._first = self._first, None
+        if isinstance(first, SandboxKernelError):
+            raise first
+        return first or self._open(self._make_plan(), progress)
+
+    def _open(self, plan: Plan, progress: Progress) -> Opened:
+        self.idle = False
+        try:
+            return open_sandbox(plan, progress)
+        finally:
+            self.idle = True
 
 
 def _silently(line: str) -> None:

@@ -11,7 +11,7 @@ import sys
 import typer
 from rich.console import Console
 
-from sandbox_kernel.cli import install
+from sandbox_kernel.cli import install, sandboxes
 from sandbox_kernel.cli.image import image_app
 from sandbox_kernel.errors import SandboxKernelError, SandboxPolicyError
 
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.command("install")(install.install)
 app.command("uninstall")(install.uninstall)
 app.command("list")(install.list_installed)
+app.command("ps")(sandboxes.ps)
+app.command("reap")(sandboxes.reap)
 app.add_typer(image_app, name="image")
 
 
