@@ -18,6 +18,7 @@ from sandbox_kernel.errors import (
     SandboxKernelError,
     SandboxUnavailableError,
 )
+from sandbox_kernel.lineage import Lineage
 from sandbox_kernel.opening import WINDOW_BYTES
 from sandbox_kernel.posture import mismatches
 
@@ -40,6 +41,7 @@ class Box:
         self.sandbox = opened.sandbox
         self.connection = wire.Connection(wire.Role.HOST, wire.Role.GUEST, window=WINDOW_BYTES)
         self.firewall = Firewall(self.policy.display)
+        self.lineage = Lineage()
         self.broken: SandboxKernelError | None = None
 
     @property

@@ -42,6 +42,7 @@ class Outcome:
         exit_code: 0, or 1 for an error, or what the worker's process ended with.
         duration_ms: Wall-clock time, waiting for a sandbox not included.
         dropped: Bytes of output over the cap.
+        checkpoint: Whether its variables would have come back, had it been fatal.
     """
 
     error: safe.Error | None
@@ -53,6 +54,7 @@ class Outcome:
     duration_ms: int
     dropped: int
     state: State
+    checkpoint: bool
 
     @property
     def ok(self) -> bool:
@@ -76,6 +78,7 @@ class Run:
 
     Attributes:
         due: When the next step against it is taken, on the monotonic clock.
+        limit_seconds: How long it may run; the policy's timeout, or less.
         paused: Since when it waits for the user; that time does not count.
     """
 
@@ -84,6 +87,7 @@ class Run:
     stage: Stage = Stage.WAITING
     started: float = 0.0
     due: float = inf
+    limit_seconds: float = inf
     timed_out: bool = False
     paused: float | None = None
     output_bytes: int = 0

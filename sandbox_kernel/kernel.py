@@ -17,14 +17,16 @@ import asyncio
 import os
 import threading
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ipykernel._version import kernel_protocol_version
 from traitlets import Instance, default
 
-from sandbox_kernel import __version__, about, messages
+from sandbox_kernel import __version__, about, magic, messages
 from sandbox_kernel.dispatch import OrderedKernel
 from sandbox_kernel.display import safe
+from sandbox_kernel.errors import SandboxPolicyError
 from sandbox_kernel.history import History
 from sandbox_kernel.session import Session
 
@@ -150,14 +152,19 @@ class SandboxKernel(OrderedKernel):
         origin = _Origin(self.running or {}, self._running_ident, count)
         self._last_result = None
         self._prompt_over.clear()
-        running = self.sandbox.execute(
-            code,
-            origin,
-            silent=silent,
-            store_history=store_history,
-            allow_stdin=allow_stdin,
-            execution_count=count,
-        )
+        try:
+            wish = magic.parse(code)
+        except SandboxPolicyError as error:
+            running = self.sandbox.refuse(origin, error)
+        else:
+            running = await self._begin(
+                wish,
+                code,
+                origin,
+                silent=silent,
+                store_history=store_history,
+                allow_stdin=allow_stdin,
+            )
         outcome = await asyncio.wrap_future(running)
         self._prompt_over.set()
         self._last_outcome = outcome
@@ -165,6 +172,38 @@ class SandboxKernel(OrderedKernel):
             self._next_count += 1
             self.history.add(count, _sendable(code), self._last_result)
         return self._reply(outcome)
+
+    async def _begin(
+        self,
+        wish: magic.Wish | None,
+        code: str,
+        origin: _Origin,
+        *,
+        silent: bool,
+        store_history: bool,
+        allow_stdin: bool,
+    ) -> Future[Outcome]:
+        """Run a cell in the sandbox, or answer it here."""
+        match wish:
+            case magic.Show():
+                await self._learn_about()
+                targets = self.sandbox.targets
+                pairs = magic.rows(self._about, await _soon(self.sandbox.usage()), targets)
+                return self.sandbox.show(origin, magic.as_text(pairs), magic.as_html(pairs))
+            case magic.Rewind(cells):
+                return self.sandbox.rewind(origin, cells)
+        limit_seconds = inf
+        if isinstance(wish, magic.Tightened):
+            code, limit_seconds = wish.code, wish.timeout_seconds
+        return self.sandbox.execute(
+            code,
+            origin,
+            silent=silent,
+            store_history=store_history,
+            allow_stdin=allow_stdin,
+            execution_count=origin.execution_count,
+            limit_seconds=limit_seconds,
+        )
 
     def _reply(self, outcome: Outcome) -> dict[str, Any]:
         reply: dict[str, Any] = {
@@ -190,6 +229,7 @@ class SandboxKernel(OrderedKernel):
                 "duration_ms": outcome.duration_ms,
                 "truncated": outcome.dropped > 0,
                 "state": outcome.state.value,
+                "checkpoint": outcome.checkpoint,
             }
         return metadata
 

@@ -50,9 +50,12 @@ HELLO_SECONDS = 60.0
 #: Seconds between pings: a quarter of the guest's patience.
 PING_SECONDS = 15.0
 #: Seconds that the supervisor has to report a worker it was told to kill.
-KILL_SECONDS = 3.0
+#: A copy that does not answer is passed over after 2 seconds, and then another one.
+KILL_SECONDS = 6.0
 #: Seconds for a completion, an inspection or the like.
 REQUEST_SECONDS = 5.0
+#: Seconds for going back to a copy.
+REWIND_SECONDS = 10.0
 #: Characters of one cell; the rest of an event is for what else it carries.
 MAX_CODE = wire.MAX_EVENT - 1024
 #: What each output counts besides its text, so that a flood of empty ones ends too.
@@ -131,26 +134,88 @@ class Session:
         store_history: bool = True,
         allow_stdin: bool = False,
         execution_count: int = 1,
+        limit_seconds: float = inf,
     ) -> Future[Outcome]:
-        """Run a cell; one at a time.  `context` comes back with each of its outputs."""
+        """Run a cell; one at a time.  `context` comes back with each of its outputs.
+
+        `limit_seconds` tightens the policy's timeout for this cell.
+        """
         with self._lock:
-            if self._run is not None:
-                raise SandboxProtocolError("a cell is running already")
-            self._cell += 1
-            self._cells[self._cell] = Remembered(context)
-            if len(self._cells) > REMEMBERED_CELLS:
-                self._cells.popitem(last=False)
-            execute = wire.Execute(
-                self._cell, code, silent, store_history, allow_stdin, execution_count
-            )
-            run = self._run = Run(execute=execute, future=Future())
-            if (reason := _unsendable(code)) is not None:
+            cell = self._mint(context)
+            execute = wire.Execute(cell, code, silent, store_history, allow_stdin, execution_count)
+            run = self._run = Run(execute=execute, future=Future(), limit_seconds=limit_seconds)
+            if self._closed:
+                error = (SandboxDiedError.__name__, "the kernel is shutting down")
+                self._end_cell(run, error, exit_code=1, state=State.LOST)
+            elif (reason := _unsendable(code)) is not None:
                 self._end_cell(run, (ValueError.__name__, reason), exit_code=1)
             elif self._box is not None and self._box.ready:
                 self._send_cell(self._box, run)
             else:
                 self.start()
             return run.future
+
+    def _mint(self, context: Any) -> int:
+        if self._run is not None:
+            raise SandboxProtocolError("a cell is running already")
+        self._cell += 1
+        self._cells[self._cell] = Remembered(context)
+        if len(self._cells) > REMEMBERED_CELLS:
+            self._cells.popitem(last=False)
+        return self._cell
+
+    def _begin_own(self, context: Any) -> Run:
+        """A cell that the host answers itself."""
+        execute = wire.Execute(self._mint(context), "", True, False, False, 0)  # noqa: FBT003
+        self._run = Run(execute=execute, future=Future())
+        return self._run
+
+    def show(self, context: Any, text: str, html: str) -> Future[Outcome]:
+        """Answer a cell with something of the host's own, as text and as clean HTML."""
+        with self._lock:
+            run = self._begin_own(context)
+            self._hand_over(self._firewall.own_bundle(run.cell, text, html))
+            self._end_cell(run, None, exit_code=0)
+            return run.future
+
+    def refuse(self, context: Any, error: SandboxKernelError) -> Future[Outcome]:
+        """Answer a cell with an error of the host's own."""
+        with self._lock:
+            run = self._begin_own(context)
+            self._end_cell(run, (type(error).__name__, str(error)), exit_code=1)
+            return run.future
+
+    @property
+    def targets(self) -> tuple[tuple[int, int], ...]:
+        """How many cells one can go back, each with the first `In [...]` that this undoes."""
+        with self._lock:
+            return self._box.lineage.targets if self._box is not None else ()
+
+    def rewind(self, context: Any, back: int) -> Future[Outcome]:
+        """Answer a cell by going back that many cells."""
+        with self._lock:
+            run, box = self._begin_own(context), self._box
+            target = box.lineage.target(back) if box is not None and box.ready else None
+            if box is None or target is None:
+                self._end_cell(run, verdicts.no_way_back(back, self.targets), exit_code=1)
+                return run.future
+            answer: Future[wire.Rewound | None] = Future()
+            answer.add_done_callback(lambda done: self._rewound(box, run, done.result()))
+            due = time.monotonic() + REWIND_SECONDS
+            box.send(wire.Rewind(self._requests.add(answer, due, ""), target))
+            self._nudge(due)
+            return run.future
+
+    def _rewound(self, box: Box, run: Run, answer: wire.Rewound | None) -> None:
+        with self._lock:
+            if answer is not None and answer.state != "kept":
+                told = self._became(box, answer)
+                if run is self._run:
+                    self._notice(run.cell, told)
+                    state = verdicts.state_of(answer)
+                    self._end_cell(run, None, exit_code=0, state=state)
+            elif run is self._run:
+                self._end_cell(run, verdicts.no_way_back(0, box.lineage.targets), exit_code=1)
 
     def interrupt(self) -> None:
         """Stop the running cell; code that does not stop is killed after the grace."""
@@ -322,7 +387,11 @@ class Session:
             case wire.Verdict() if run is not None and run.cell == event.cell:
                 self._on_verdict(box, run, event)
             case wire.Verdict():
-                self._reset_notice = verdicts.between_cells(event)
+                self._reset_notice = verdicts.between_cells(event, self._became(box, event))
+            case wire.Checkpoints():
+                box.lineage.told(event)
+            case wire.Rewound():
+                self._requests.answer(event.request, event)
             case wire.CompleteReply() | wire.InspectReply() | wire.IsCompleteReply():
                 if (code := self._requests.code(event.request)) is not None:
                     cleaned = box.firewall.sanitize(event, code=code)
@@ -385,11 +454,17 @@ class Session:
         policy = box.policy
         run.stage = Stage.RUNNING
         run.started = time.monotonic()
-        run.due = run.started + policy.timeout_seconds
+        if inf > run.limit_seconds > policy.timeout_seconds:
+            self._end_cell(run, verdicts.no_looser(run, policy), exit_code=1)
+            return
+        run.limit_seconds = min(run.limit_seconds, policy.timeout_seconds)
+        run.due = run.started + run.limit_seconds
         box.firewall.begin_cell(run.cell)
         if self._reset_notice:
             self._notice(run.cell, self._reset_notice)
             self._reset_notice = ""
+        if not run.execute.silent and (note := box.lineage.note):
+            self._notice(run.cell, note)
         allowed = run.execute.allow_stdin and policy.stdin
         box.send(run.execute._replace(allow_stdin=allowed))
         self._nudge(run.due)
@@ -399,17 +474,35 @@ class Session:
         run.dropped += reply.dropped
         error: safe.Error | tuple[str, str] | None = None
         if run.timed_out:
-            error = verdicts.timeout(box.policy, f"was interrupted; {verdicts.TOLD[State.KEPT]}")
+            error = verdicts.timeout(run, f"was interrupted; {verdicts.TOLD[State.KEPT]}")
         elif reply.status == "error":
             # IPython prints the mistakes in a magic's use, and shows no error: nor do we.
             error = run.error or box.firewall.own_error(run.cell, "UsageError", "see its output")
-        self._end_cell(run, error, exit_code=reply.exit_code)
+        net = box.lineage.net
+        if not run.execute.silent:
+            box.lineage.ran(run.cell, run.execute.execution_count)
+        self._end_cell(run, error, exit_code=reply.exit_code, checkpoint=net)
 
     def _on_verdict(self, box: Box, run: Run, verdict: wire.Verdict) -> None:
         self._emit_rest(box, verdict)
         run.dropped += verdict.dropped
-        error = verdicts.killed(verdict, box.policy, timed_out=run.timed_out, flooded=run.flooded)
-        self._end_cell(run, error, exit_code=verdict.exit_code, state=verdicts.state_of(verdict))
+        told, state = self._became(box, verdict), verdicts.state_of(verdict)
+        error = verdicts.killed(verdict, box.policy, run, told)
+        self._end_cell(
+            run,
+            error,
+            exit_code=verdict.exit_code,
+            state=state,
+            checkpoint=state is State.RESTORED,
+        )
+
+    def _became(self, box: Box, told: wire.Verdict | wire.Rewound) -> str:
+        """Note what became of the variables, and say it."""
+        state = verdicts.state_of(told)
+        if state is State.RESTORED:
+            return box.lineage.back_at(told.after)
+        box.lineage.fresh()
+        return verdicts.TOLD[state]
 
     def _emit_rest(self, box: Box, end: wire.ExecuteReply | wire.Verdict) -> None:
         """Show what the firewall held back until it knew that nothing follows."""
@@ -423,6 +516,7 @@ class Session:
         *,
         exit_code: int,
         state: State = State.KEPT,
+        checkpoint: bool = False,
     ) -> None:
         """Tell what is to be told, and fulfil the future.
 
@@ -449,6 +543,7 @@ class Session:
             duration_ms=round(elapsed * 1000),
             dropped=run.dropped,
             state=state,
+            checkpoint=checkpoint,
         )
         if not run.future.done():
             run.future.set_result(outcome)
@@ -468,7 +563,7 @@ class Session:
                 lost = "its variables are lost, the next cell starts fresh"
                 shown = (type(error).__name__, f"{error}; {lost}")
                 if run.stage is Stage.DESTROYED and run.timed_out:
-                    shown = verdicts.timeout(box.policy, f"its sandbox had to be killed; {lost}")
+                    shown = verdicts.timeout(run, f"its sandbox had to be killed; {lost}")
                 self._end_cell(run, shown, exit_code=1, state=State.LOST)
             self._box, self._next_ping = None, inf
             self._about = Future()

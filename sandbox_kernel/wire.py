@@ -188,7 +188,7 @@ class Verdict(NamedTuple):
     """The supervisor's word on a worker that died; it ends the cell it names.
 
     `cell` is 0 between cells.  `kind`: `killed`, `oom`, `crashed`, `exited`; `detail` names
-    the signal or the status; `state`: `restored` or `lost`.
+    the signal or the status; `state`: `restored` (as after cell `after`) or `lost`.
     """
 
     cell: int
@@ -197,6 +197,32 @@ class Verdict(NamedTuple):
     exit_code: int
     dropped: int
     state: str
+    after: int = 0  # 0: as before the first cell
+
+
+class Checkpoints(NamedTuple):
+    """The cells after which there is a frozen copy of the worker, oldest first.
+
+    `skipped` says why there is none of the last one: `memory`, `threads`, `resources`, or "".
+    """
+
+    cells: list[str]
+    skipped: str
+
+
+class Rewind(NamedTuple):
+    """Go on with the copy of the worker as it was after this cell."""
+
+    request: int
+    cell: int
+
+
+class Rewound(NamedTuple):
+    """Answer to `Rewind`; `kept`: there is no such copy.  Else as of `Verdict`."""
+
+    request: int
+    state: str
+    after: int
 
 
 class Execute(NamedTuple):
@@ -341,16 +367,17 @@ class Part(NamedTuple):
 
 Event = Union[
     Hello, Ready, Stream, DisplayData, UpdateDisplayData, ExecuteResult, ClearOutput, Error, Page,
-    InputRequest, ExecuteReply, Verdict, Execute, InputReply, Interrupt, KillWorker, Ping, Pong,
-    Shutdown, Complete, CompleteReply, Inspect, InspectReply, IsComplete, IsCompleteReply,
-    StatsRequest, Stats, Ack, Resume,
+    InputRequest, ExecuteReply, Verdict, Checkpoints, Rewind, Rewound, Execute, InputReply,
+    Interrupt, KillWorker, Ping, Pong, Shutdown, Complete, CompleteReply, Inspect, InspectReply,
+    IsComplete, IsCompleteReply, StatsRequest, Stats, Ack, Resume,
 ]  # fmt: skip
 
 _NAMES: dict[type[Any], str] = {
     Hello: "hello", Ready: "ready", Stream: "stream", DisplayData: "display_data",
     UpdateDisplayData: "update_display_data", ExecuteResult: "execute_result",
     ClearOutput: "clear_output", Error: "error", Page: "page", InputRequest: "input_request",
-    ExecuteReply: "execute_reply", Verdict: "verdict", Execute: "execute",
+    ExecuteReply: "execute_reply", Verdict: "verdict", Checkpoints: "checkpoints",
+    Rewind: "rewind", Rewound: "rewound", Execute: "execute",
     InputReply: "input_reply", Interrupt: "interrupt", KillWorker: "kill_worker", Ping: "ping",
     Pong: "pong", Shutdown: "shutdown", Complete: "complete", CompleteReply: "complete_reply",
     Inspect: "inspect", InspectReply: "inspect_reply", IsComplete: "is_complete",
@@ -366,6 +393,8 @@ _WORDS: dict[tuple[type[Any], str], tuple[str, ...]] = {
     (Ready, "shell"): ("ipython", "python"),
     (Verdict, "kind"): ("killed", "oom", "crashed", "exited"),
     (Verdict, "state"): ("restored", "lost"),
+    (Checkpoints, "skipped"): ("", "memory", "threads", "resources"),
+    (Rewound, "state"): ("kept", "restored", "lost"),
     (IsCompleteReply, "status"): ("complete", "incomplete", "invalid", "unknown"),
 }
 
@@ -417,6 +446,8 @@ MAY_SEND: dict[Role, dict[type[Any], dict[Phase, Phase]]] = {
         Hello: {Phase.STARTING: Phase.IDLE, **_LATE},
         # A worker may also die between cells; only a verdict on the running cell ends it.
         Verdict: {**_END, Phase.IDLE: Phase.IDLE, **_LATE},
+        Checkpoints: {**_always(*_UP), **_LATE},
+        Rewound: {**_always(*_UP), **_LATE},
         Pong: {**_always(*_UP), **_LATE},
         Stats: {**_always(*_UP), **_LATE},
     },
@@ -428,6 +459,7 @@ MAY_SEND: dict[Role, dict[type[Any], dict[Phase, Phase]]] = {
         Complete: _always(Phase.IDLE),
         Inspect: _always(Phase.IDLE),
         IsComplete: _always(Phase.IDLE),
+        Rewind: _always(Phase.IDLE),
         Interrupt: _always(*_UP),
         KillWorker: _always(*_UP),
         StatsRequest: _always(*_UP),
@@ -628,7 +660,12 @@ def _encode_in_parts(form: _Format, event: Event, texts: list[str]) -> list[str]
             continue
         value: Any = event[number]
         items: list[str] = [value] if isinstance(value, str) else value
-        pieces = [(item, piece) for item, text in enumerate(items) for piece in _pieces(text)]
+        # Then no character needs an escape, and none is looked for a second time.
+        quotes = 2 if isinstance(value, str) else 3 * len(items) + 1
+        plain = len(texts[number]) == sum(map(len, items)) + quotes
+        pieces = [
+            (item, piece) for item, text in enumerate(items) for piece in _pieces(text, plain)
+        ]
         frames += _parts(field, pieces)
         parted.append(field)
         texts[number] = '""' if isinstance(value, str) else "[]"
@@ -636,12 +673,15 @@ def _encode_in_parts(form: _Format, event: Event, texts: list[str]) -> list[str]
     return [*frames, f'{body},"parts":{_write_list(parted)}}}\n']
 
 
-def _pieces(text: str) -> list[str]:
-    """Cut a text into JSON strings that each fit in a frame."""
-    text = _well_formed(text)
-    pieces = []
+def _pieces(text: str, plain: bool) -> list[str]:  # noqa: FBT001
+    """Cut a text into JSON strings that each fit in a frame; `plain` needs no escapes."""
     # Two for the quotes; a character takes at most 12 bytes, as two escaped surrogates.
     step, small = _ROOM - 2, (_ROOM - 2) // 12
+    if plain:
+        starts = range(0, max(len(text), 1), step)
+        return [f'"{text[start : start + step]}"' for start in starts]
+    text = _well_formed(text)
+    pieces = []
     for start in range(0, max(len(text), 1), step):
         chunk = text[start : start + step]
         quoted = _quote(chunk)
@@ -786,11 +826,17 @@ class Connection:
     """
 
     def __init__(
-        self, us: Role, them: Role, *, window: int = 4 << 20, replay: bool = False
+        self,
+        us: Role,
+        them: Role,
+        *,
+        window: int = 4 << 20,
+        replay: bool = False,
+        cell: int = 0,
     ) -> None:
         self.phase = Phase.STARTING
-        #: The running cell, or the last one; 0 before the first.
-        self.cell = 0
+        #: The running cell, or the last one, maybe of the conversation before; 0: none yet.
+        self.cell = cell
         #: The first of the bytes that came before the guest's first frame.
         self.skipped = b""
         self.unacked_bytes = 0

@@ -72,6 +72,8 @@ class Guest:
         self.connection = wire.Connection(wire.Role.HOST, wire.Role.GUEST, window=window)
         #: Whether what arrives is acknowledged.
         self.acknowledges = True
+        #: The last word on copies of the worker.
+        self.checkpoints = wire.Checkpoints([], "")
 
     def send(self, event: wire.Event) -> None:
         self.stdin.write(self.connection.send(event))
@@ -90,6 +92,8 @@ class Guest:
             self.connection.receive_data(data)
             if self.acknowledges and (ack := self.connection.ack_due):
                 self.send(ack)
+        if isinstance(event, wire.Checkpoints):
+            self.checkpoints = event
         return event
 
     def until(self, kind: type[AnEvent]) -> AnEvent:
@@ -141,8 +145,13 @@ def text(events: Sequence[wire.Event], name: str = "stdout") -> str:
 
 
 @contextmanager
-def started(box: Sequence[str] = (), **settings: bootstrap.Setting) -> Iterator[Guest]:
-    """A guest under `box`, the beginning of a command; its `hello` is not read yet."""
+def started(
+    box: Sequence[str] = (), *, scripted: bool = True, **settings: bootstrap.Setting
+) -> Iterator[Guest]:
+    """A guest under `box`, the beginning of a command; its `hello` is not read yet.
+
+    Its worker is the scripted one, or the real one.
+    """
     wanted = {**SETTINGS, **settings}
     container = f"supervisor-test-{uuid.uuid4().hex}" if box else ""
     named = [*box[:2], "--name", container, *box[2:]] if box else []
@@ -155,7 +164,7 @@ def started(box: Sequence[str] = (), **settings: bootstrap.Setting) -> Iterator[
     )
     with process:
         guest = Guest(process, container, int(wanted["window_bytes"]))
-        guest.stdin.write(bootstrap.pack(wanted, sources()))
+        guest.stdin.write(bootstrap.pack(wanted, sources() if scripted else bootstrap.modules()))
         guest.stdin.flush()
         try:
             yield guest

@@ -1,7 +1,8 @@
 """A worker for the supervisor's tests, honest or hostile as each cell says.
 
 It travels in the place of `sandbox_kernel.guest.worker`.  A cell's code is Python that runs
-with `say(event)`, `cell`, `sock` and the modules below in reach; nothing is captured.
+with `say(event)`, `put(text, name)`, `cell`, `sock` and the modules below in reach; nothing is
+captured.
 """
 
 from __future__ import annotations
@@ -13,19 +14,36 @@ import threading
 import time
 
 from sandbox_kernel import wire
+from sandbox_kernel.guest import ring
 
 
-def main(sock, settings):
+def main(sock, settings, _dock, outlet):
     """Serve cells until the supervisor is gone."""
     if settings.get("stillborn"):
         os._exit(9)
     time.sleep(settings.get("start_seconds", 0))
     connection = wire.Connection(wire.Role.WORKER, wire.Role.HOST)
     lock = threading.Lock()
+    behind_pipes = False
+
+    def knock():
+        os.write(outlet.bell, ring.BEHIND_PIPES if behind_pipes else ring.BEHIND_NOTHING)
+
+    def wait():
+        knock()
+        time.sleep(0.001)
+
+    writer = ring.Writer(outlet.memory, knock, wait)
 
     def say(event):
         with lock:
             sock.sendall(connection.send(event))
+            writer.events += 1
+
+    def put(text, name="stdout", *, behind=False):
+        nonlocal behind_pipes
+        behind_pipes = behind
+        writer.write(scope["cell"], name, text.encode())
 
     def hear():
         while True:
@@ -39,7 +57,8 @@ def main(sock, settings):
 
     scope = {
         "os": os, "signal": signal, "sys": sys, "threading": threading, "time": time,
-        "wire": wire, "sock": sock, "say": say, "hear": hear,
+        "wire": wire, "sock": sock, "outlet": outlet, "say": say, "hear": hear,
+        "put": put, "writer": writer, "header": memoryview(outlet.memory)[ring.SIZE :].cast("Q"),
     }  # fmt: skip
     say(wire.Ready("python"))
     while True:

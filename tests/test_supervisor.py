@@ -112,12 +112,13 @@ def test_posture_without_a_box_is_told() -> None:
 def test_worker_is_apart_from_its_supervisor(guest: Guest) -> None:
     events = guest.run(
         # The listing itself takes one more.
-        "extra = set(os.listdir('/proc/self/fd')) - {'0', '1', '2', str(sock.fileno())}\n"
+        "ours = {'0', '1', '2', str(sock.fileno()), str(outlet.bell)}\n"
+        "extra = set(os.listdir('/proc/self/fd')) - ours\n"
         "score = open('/proc/self/oom_score_adj').read().strip()\n"
         "os.write(1, repr((len(extra), os.getpgrp() == os.getpid(), score)).encode())"
     )
 
-    assert text(events) == "(1, True, '800')"
+    assert text(events) == "(1, True, '100')"
 
 
 @pytest.mark.parametrize("path", ["mem", "environ", "maps", "fd/0", "fd/1", "fd/200"])
@@ -214,6 +215,50 @@ def test_text_and_displays_keep_their_order(local: Guest) -> None:
     ]  # fmt: skip
 
 
+def test_printed_text_and_displays_keep_their_order(local: Guest) -> None:
+    events = local.run(
+        "for i in range(300):\n"
+        "    put(f'{i}\\n', 'stderr' if i % 3 else 'stdout')\n"
+        "    if i % 2: say(wire.DisplayData(cell, ['text/plain'], [f'{i}\\n'], [], ''))"
+    )
+
+    shown = [e.values[0] if isinstance(e, wire.DisplayData) else e.text for e in events[:-1]]
+    assert "".join(shown) == "".join(f"{i}\n" * (1 + i % 2) for i in range(300))
+
+
+def test_text_shows_before_its_line_ends(local: Guest) -> None:
+    local.start(f"put('Loading'); put(' ')\n{DEAF}")
+
+    assert local.next(seconds=2) == wire.Stream(1, "stdout", "Loading ")
+
+
+def test_text_of_a_worker_that_cannot_ring_shows_while_its_cell_runs(local: Guest) -> None:
+    local.start(f"os.close(outlet.bell)\ntry: put('silent')\nexcept OSError: pass\n{DEAF}")
+
+    assert local.next(seconds=2) == wire.Stream(1, "stdout", "silent")
+
+
+def test_text_comes_before_what_is_written_to_the_pipes_behind_it(local: Guest) -> None:
+    outputs = [text(local.run("put('a'); os.system('echo b')")) for _ in range(10)]
+
+    assert outputs == ["ab\n"] * 10
+
+
+def test_text_comes_behind_what_the_pipes_hold_already(local: Guest) -> None:
+    outputs = []
+    for _ in range(10):
+        time.sleep(0.03)
+        outputs.append(text(local.run("os.write(1, b'a'); put('b', behind=True)")))
+
+    assert outputs == ["ab"] * 10
+
+
+def test_what_a_subprocess_wrote_comes_before_text_behind_it(local: Guest) -> None:
+    local.start("import subprocess; subprocess.run(['echo', 'a']); time.sleep(0.1); put('b')")
+
+    assert text(local.finish()) == "a\nb"
+
+
 def test_character_cut_in_two_arrives_whole(local: Guest) -> None:
     events = local.run("os.write(1, b'\\xe2\\x82'); time.sleep(0.1); os.write(1, b'\\xac')")
 
@@ -240,6 +285,7 @@ def test_output_of_a_hung_worker_is_not_held_back(local: Guest) -> None:
     [
         pytest.param("os.write(1, b'%d\\n' % i)", id="bytes"),
         pytest.param("say(wire.Stream(cell, 'stdout', '%d\\n' % i))", id="events"),
+        pytest.param("put('%d\\n' % i)", id="text"),
     ],
 )
 def test_many_lines_become_few_events(local: Guest, line: str) -> None:
@@ -249,9 +295,16 @@ def test_many_lines_become_few_events(local: Guest, line: str) -> None:
     assert len(events) < 500
 
 
-def test_output_over_the_cap_is_counted_and_dropped(start: Start) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("os.write(1, b'x' * 1000)", id="bytes"),
+        pytest.param("put('x' * 1000)", id="text"),
+    ],
+)
+def test_output_over_the_cap_is_counted_and_dropped(start: Start, line: str) -> None:
     with start(output_bytes=100_000) as guest:
-        first = guest.run("for _ in range(300): os.write(1, b'x' * 1000)\nraise ValueError('told')")
+        first = guest.run(f"for _ in range(300): {line}\nraise ValueError('told')")
         second = guest.run("os.write(1, b'y')")
 
     assert text(first) == "x" * 100_000
@@ -269,8 +322,15 @@ def test_display_over_the_cap_is_dropped() -> None:
     assert reply.dropped >= 200_000
 
 
-def test_flood_ends_with_its_worker(guest: Guest) -> None:
-    events = guest.run("while True: os.write(1, b'x' * 65536)")
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("os.write(1, b'x' * 65536)", id="bytes"),
+        pytest.param("put('x' * 65536)", id="text"),
+    ],
+)
+def test_flood_ends_with_its_worker(guest: Guest, line: str) -> None:
+    events = guest.run(f"while True: {line}")
 
     verdict = events[-1]
     assert isinstance(verdict, wire.Verdict)
@@ -279,11 +339,18 @@ def test_flood_ends_with_its_worker(guest: Guest) -> None:
     assert guest.run("") == [wire.ExecuteReply(2, "ok", 0, 0)]
 
 
-def test_threads_of_a_finished_cell_print_a_little_more(local: Guest) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        pytest.param("say(wire.Stream(cell, 'stdout', 'x' * 1000))", id="events"),
+        pytest.param("writer.write(cell, 'stdout', b'x' * 1000)", id="text"),
+    ],
+)
+def test_threads_of_a_finished_cell_print_a_little_more(local: Guest, line: str) -> None:
     local.run(
         "def late(cell=cell):\n"
         "    time.sleep(0.2)\n"
-        "    for _ in range(100): say(wire.Stream(cell, 'stdout', 'x' * 1000))\n"
+        f"    for _ in range(100): {line}\n"
         "threading.Thread(target=late).start()"
     )
 
@@ -294,10 +361,17 @@ def test_threads_of_a_finished_cell_print_a_little_more(local: Guest) -> None:
     assert events[-1] == wire.ExecuteReply(2, "ok", 0, 0)
 
 
-def test_worker_waits_while_the_host_does_not_acknowledge() -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("os.write(1, b'x' * 3_000_000)", id="bytes"),
+        pytest.param("put('x' * 3_000_000)", id="text"),
+    ],
+)
+def test_worker_waits_while_the_host_does_not_acknowledge(code: str) -> None:
     with greeted((), window_bytes=100_000, output_bytes=100 * MIB) as guest:
         guest.acknowledges = False
-        guest.start("os.write(1, b'x' * 3_000_000)")
+        guest.start(code)
         first = guest.until_quiet()
         guest.send(wire.Ping(1))
         pong = guest.next()
@@ -331,6 +405,8 @@ def test_unacknowledged_events_are_repeated_after_a_reconnect() -> None:
         pytest.param("os.close(1); os.close(2)", id="pipes-at-their-end"),
         pytest.param("os.write(1, b'x' * 1_000_000)", id="window-full"),
         pytest.param("time.sleep(9)", id="cell-sleeps"),
+        pytest.param("put('x'); time.sleep(9)", id="cell-sleeps-after-text"),
+        pytest.param("put('x')", id="after-text"),
     ],
 )
 def test_waiting_takes_no_time(code: str) -> None:
@@ -499,6 +575,22 @@ def test_death_of_the_worker_is_told(
     assert guest.run("") == [wire.ExecuteReply(2, "ok", 0, 0)]
 
 
+@pytest.mark.parametrize(
+    "end",
+    [
+        pytest.param("os._exit(3)", id="exit"),
+        pytest.param("os.kill(os.getpid(), 9)", id="kills-itself"),
+        pytest.param("import ctypes; ctypes.string_at(0)", id="segv"),
+        pytest.param("writer.events += 1; put('!'); os._exit(3)", id="behind-no-event"),
+    ],
+)
+def test_what_was_printed_before_a_crash_shows(guest: Guest, end: str) -> None:
+    events = guest.run(f"put('last words' * 1000)\n{end}")
+
+    assert text(events).rstrip("!") == "last words" * 1000
+    assert isinstance(events[-1], wire.Verdict)
+
+
 def test_want_of_memory_is_told(boxed: Guest) -> None:
     events = boxed.run(
         "waste = []\nwhile True: waste.append(bytearray(MIB))".replace("MIB", "1 << 20")
@@ -527,6 +619,10 @@ def test_want_of_memory_of_an_earlier_cell_is_not_told_again(boxed: Guest) -> No
         pytest.param("sock.send(b'\\x1e{\"type\":\"pong\",\"nonce\":1}\\n')", id="not-its-event"),
         pytest.param("sock.send(b'\\x1e{\"type\":\"stream\",\"cell\":9,\"name\":\"stdout\","
                      "\"text\":\"\"}\\n')", id="cell-never-begun"),
+        pytest.param("header[0] = 2 ** 63", id="ring-beyond-its-size"),
+        pytest.param("header[0] = header[0] - 1 & 2 ** 64 - 1", id="ring-going-back"),
+        pytest.param("writer.write(9, 'stdout', b'x')", id="text-of-a-cell-never-begun"),
+        pytest.param("outlet.memory[:20] = b'\\xff' * 20; header[0] = 20", id="ring-of-garbage"),
         pytest.param("sock.close()", id="closed"),
         pytest.param("os.closerange(0, 1024)", id="all-closed"),
     ],

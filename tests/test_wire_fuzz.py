@@ -33,6 +33,8 @@ CELL: list[Any] = [
     wire.Pong(1),
     wire.Error(1, "ValueError", "é😀", ["\x1b[31m"] * 3),
     wire.Verdict(1, "oom", "SIGKILL", 137, 5, "lost"),
+    wire.Checkpoints(["0", "1"], "threads"),
+    wire.Rewound(1, "restored", 1),
 ]
 
 

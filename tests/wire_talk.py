@@ -43,6 +43,8 @@ WORDS = {
     (wire.Ready, "shell"): ["ipython", "python"],
     (wire.Verdict, "kind"): ["killed", "oom", "crashed", "exited"],
     (wire.Verdict, "state"): ["restored", "lost"],
+    (wire.Checkpoints, "skipped"): ["memory", "threads", "resources", ""],
+    (wire.Rewound, "state"): ["kept", "restored", "lost"],
     (wire.IsCompleteReply, "status"): ["complete", "incomplete", "invalid", "unknown"],
 }
 

@@ -91,6 +91,11 @@ class Firewall:
         state.mid_line = False
         return safe.Stream(cell, "stderr", f"{start}[sandbox] {text.one_line(line, MAX_NOTICE)}\n")
 
+    def own_bundle(self, cell: int, plain: str, html: str) -> safe.Bundle:
+        """Something of the host's own: text, and HTML that is cleaned as the guest's is."""
+        clean = mime.clean_bundle(["text/plain", "text/html"], [plain, html], [])
+        return safe.Bundle(cell, safe.BundleKind.DISPLAY_DATA, clean.data, clean.metadata, "")
+
     def own_error(self, cell: int, ename: str, evalue: str) -> safe.Error:
         """One of the session's own errors; `evalue` may hold words of the guest."""
         evalue = text.clean_evalue(evalue)

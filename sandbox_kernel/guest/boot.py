@@ -48,6 +48,6 @@ def run(modules: Sequence[tuple[str, str]], settings: Mapping[str, Any]) -> NoRe
     # First, so that no file of the image can stand in for one of ours.
     sys.meta_path.insert(0, finder)
 
-    from sandbox_kernel.guest import supervisor  # noqa: PLC0415 - found only from here on
+    from sandbox_kernel.guest import start  # noqa: PLC0415 - found only from here on
 
-    supervisor.main(settings)
+    start.main(settings)

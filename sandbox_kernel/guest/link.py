@@ -1,9 +1,9 @@
-"""The worker's end of the socket: whole events out, requests and typed lines in.
+"""The worker's end of the conversation: whole events and text out, requests in.
 
 Rule 1: an event goes out whole or not at all, whatever exception a signal handler raises.
     A frame fits into one send, which the kernel takes whole or refuses; what is longer is
-    sent while signal handlers are held.
-Rule 2: a process that user code forks has no part in the conversation: `send` prints there.
+    sent while signal handlers are held.  The ring, which takes the text, counts the events.
+Rule 2: a process that user code forks has no part in the conversation: all prints there.
 Rule 3: when the supervisor is gone, so is the worker.
 """
 
@@ -15,16 +15,21 @@ import os
 import resource
 import select
 import socket
+import termios
 import threading
+import time
 from collections import deque
+from contextlib import suppress
 from typing import Callable, NoReturn
 
 from sandbox_kernel import wire
 from sandbox_kernel.errors import RemoteProtocolError
-from sandbox_kernel.guest import signals
+from sandbox_kernel.guest import ring, signals
 
 #: Above what user code closes or writes by counting, within any usual limit.
 _HIGHEST_FD = 1024
+#: Between two looks for room in a full ring.
+_ROOM_SECONDS = 0.002
 #: A thread that waits for a typed line looks this often whether another one has received it.
 _POLL_MS = 50
 #: Characters of one event that we send; the rest of `MAX_EVENT` is for its other fields.
@@ -33,25 +38,31 @@ ROOM = wire.MAX_EVENT - 64 * 1024
 _RUNNING = (wire.Phase.BUSY, wire.Phase.WAITING_INPUT)
 
 
-def _move_up(sock: socket.socket) -> socket.socket:
+def move_up(sock: socket.socket) -> socket.socket:
     """Give the socket a high descriptor, closed on exec."""
+    return socket.socket(fileno=_move_up(sock.detach()))
+
+
+def _move_up(fd: int) -> int:
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         soft = _HIGHEST_FD
     lowest = max(min(soft, _HIGHEST_FD) - 16, 3)
-    moved = socket.socket(fileno=fcntl.fcntl(sock.fileno(), fcntl.F_DUPFD_CLOEXEC, lowest))
-    sock.close()
+    moved = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+    os.close(fd)
     return moved
 
 
 class Link:
     """One worker's conversation with its supervisor; `send` is safe from any thread."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        #: Set for the moment of a fork whose child is to go on with the conversation.
-        self.shared_with_child = False
+    def __init__(self, sock: socket.socket, outlet: ring.Outlet) -> None:
         self._forked = False
-        self._sock = _move_up(sock)
+        self._sock = move_up(sock)
+        self._bell = _move_up(outlet.bell)
+        self._ring = ring.Writer(outlet.memory, self._ring_bell, self._wait_for_room)
+        #: Takes text: a cell, `stdout` or `stderr`, and UTF-8.
+        self.write: Callable[[int, str, bytes], None] = self._ring.write
         self._connection = wire.Connection(wire.Role.WORKER, wire.Role.HOST)
         self._requests: deque[wire.Event] = deque()
         self._replies: deque[wire.InputReply] = deque()
@@ -80,17 +91,31 @@ class Link:
     def _after_fork(self) -> None:
         # Another thread may have held a lock at the moment of the fork.
         self._new_locks()
-        if self.shared_with_child:
+        if self._forked:
             return
         self._forked = True
+        self.write = _print
+        if self._loop is not None:
+            self._loop.remove_reader(self._sock.fileno())
         self._sock.close()
+
+    def rejoin(self, sock: socket.socket) -> None:
+        """In a forked process that takes the worker's place: begin a conversation of its own."""
+        self._forked = self._sending = False
+        self._ring.resync()
+        self.write = self._ring.write
+        self._sock = move_up(sock)
+        last = self._connection.cell
+        self._connection = wire.Connection(wire.Role.WORKER, wire.Role.HOST, cell=last)
+        for waiting in (self._requests, self._replies, self._backlog):
+            waiting.clear()
 
     # sending
 
     def send(self, event: wire.Event) -> None:
         """Send an event; of what cannot be sent now, its text is."""
         if self._forked:
-            self._print(event)
+            _print_event(event)
             return
         with self._lock:
             if self._connection.phase not in _RUNNING:
@@ -123,13 +148,18 @@ class Link:
                 self._wait_for(select.POLLOUT, None)
             with signals.held():
                 self._sock.sendall(data)
+                self._ring.events += 1
         except OSError:
             _leave()
 
     def _send_at_once(self, data: bytes) -> int:
         while True:
             try:
-                return self._sock.send(data, socket.MSG_DONTWAIT)
+                # Sent and counted, or neither.
+                with signals.held():
+                    sent = self._sock.send(data, socket.MSG_DONTWAIT)
+                    self._ring.events += sent == len(data)
+                    return sent
             except BlockingIOError:
                 pass
             # An interrupt may end this wait: nothing of the frame is sent yet.
@@ -140,17 +170,28 @@ class Link:
         poll.register(self._sock, what)
         poll.poll(timeout_ms)
 
-    def _print(self, event: wire.Event) -> None:
-        name, text = "stdout", ""
-        if isinstance(event, wire.Stream):
-            name, text = event.name, event.text
-        elif isinstance(event, (wire.DisplayData, wire.ExecuteResult)):
-            text = dict(zip(event.mimes, event.values)).get("text/plain", "") + "\n"
-        elif isinstance(event, wire.Error):
-            name, text = "stderr", "\n".join(event.traceback) + "\n"
-        data = text.encode("utf-8", "replace")
-        while data:
-            data = data[os.write(2 if name == "stderr" else 1, data) :]
+    # text
+
+    def flush(self) -> None:
+        """Put into the ring what an interrupted write has left behind; nothing else waits."""
+        if not self._forked:
+            self._ring.flush()
+
+    def _ring_bell(self) -> None:
+        try:
+            os.write(self._bell, ring.BEHIND_PIPES if _pipes_hold_text() else ring.BEHIND_NOTHING)
+        except BlockingIOError:
+            # It has been rung already.
+            return
+        except BrokenPipeError:
+            _leave()
+        except OSError:
+            # User code has closed it; the supervisor looks now and then all the same.
+            return
+
+    def _wait_for_room(self) -> None:
+        self._ring_bell()
+        time.sleep(_ROOM_SECONDS)
 
     # receiving
 
@@ -159,6 +200,20 @@ class Link:
         self._loop = loop
         self._arrived = asyncio.Event()
         loop.add_reader(self._sock.fileno(), self._receive)
+
+    @property
+    def called(self) -> bool:
+        """Whether there is something to receive."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(self._requests or poll.poll(0))
+
+    async def quiet(self, seconds: float) -> None:
+        """Wait that long, or until a request has come."""
+        if not self._requests:
+            self._arrived.clear()
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(self._arrived.wait(), seconds)
 
     async def request(self) -> wire.Event:
         """Return the next request of the host."""
@@ -242,6 +297,29 @@ def _between_cells(event: wire.Event) -> wire.Event:
     if isinstance(event, wire.Page):
         return wire.Stream(event.cell, "stdout", event.text)
     return event
+
+
+def _pipes_hold_text() -> bool:
+    """Whether the supervisor has still to read what came through fds 1 and 2."""
+    try:
+        return any(any(fcntl.ioctl(fd, termios.FIONREAD, bytes(4))) for fd in (1, 2))
+    except OSError:
+        # User code has put something else there.
+        return False
+
+
+def _print_event(event: wire.Event) -> None:
+    name, text = "stdout", ""
+    if isinstance(event, (wire.DisplayData, wire.ExecuteResult)):
+        text = dict(zip(event.mimes, event.values)).get("text/plain", "") + "\n"
+    elif isinstance(event, wire.Error):
+        name, text = "stderr", "\n".join(event.traceback) + "\n"
+    _print(0, name, text.encode("utf-8", "replace"))
+
+
+def _print(_cell: int, name: str, data: bytes) -> None:
+    while data:
+        data = data[os.write(2 if name == "stderr" else 1, data) :]
 
 
 def _leave() -> NoReturn:

@@ -1,18 +1,14 @@
 """`sys.stdout` and `sys.stderr` of the worker.
 
-Invariants: what is written to either, and what is displayed, keeps its order on the socket.
-Text waits at most for the end of its line, of its `print`, or of the cell: there is no timer.
+Invariants: what is written to either, and what is displayed, keeps its order.  No text waits
+here, not for the end of its line either: the supervisor gathers it.
 """
 
 from __future__ import annotations
 
 import codecs
 import io
-import os
-import threading
 from typing import TYPE_CHECKING, Any
-
-from sandbox_kernel import wire
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,74 +16,37 @@ if TYPE_CHECKING:
     from sandbox_kernel.guest.link import Link
     from sandbox_kernel.guest.routing import Routing
 
-#: Characters that wait at most for the end of their line.
-_WAITING = 8 * 1024
-#: Characters of one event, so that it fits in a frame: as ASCII, or as escapes.
-_ASCII_STEP = 24 * 1024
-_STEP = 2 * 1024
-
 _FDS = {"stdout": 1, "stderr": 2}
 
 
+def _well_formed(text: str) -> str:
+    """Replace lone surrogates, as the wire does."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 class Spool:
-    """Text on its way to the socket: one queue for both streams, so that order is kept."""
+    """Text on its way to the supervisor: one way for both streams, so that order is kept."""
 
     def __init__(self, link: Link, routing: Routing) -> None:
         self._link = link
         self._current_cell = routing.current
-        self._cell = 0
-        self._name = ""
-        self._texts: list[str] = []
-        self._size = 0
-        self._lock = threading.RLock()
-        # A child must not print again what waits here.
-        os.register_at_fork(before=self.flush, after_in_child=self._after_fork)
-
-    def _after_fork(self) -> None:
-        self._lock = threading.RLock()
 
     def write(self, name: str, text: str) -> None:
-        """Take text for stdout or stderr.
-
-        `print(..., end="")` ends with an empty write: that is as good as the end of a line,
-        and so is a carriage return.
-        """
-        cell = self._current_cell()
-        with self._lock:
-            if name != self._name or cell != self._cell:
-                self._send()
-                self._name, self._cell = name, cell
-            self._texts.append(text)
-            if "\n" in text or not text or "\r" in text:
-                self._send()
-                return
-            self._size += len(text)
-            if self._size > _WAITING:
-                self._send()
+        """Take text for stdout or stderr; it can be read by the supervisor at once."""
+        try:
+            data = text.encode()
+        except UnicodeEncodeError:
+            data = _well_formed(text).encode()
+        if data:
+            self._link.write(self._current_cell(), name, data)
 
     def flush(self) -> None:
-        """Send all that waits."""
-        with self._lock:
-            self._send()
-
-    def _send(self) -> None:
-        text = "".join(self._texts)
-        self._texts.clear()
-        self._size = 0
-        if len(text) > _STEP:
-            self._send_long(text)
-        elif text:
-            self._link.send(wire.Stream(self._cell, self._name, text))
-
-    def _send_long(self, text: str) -> None:
-        step = _ASCII_STEP if text.isascii() else _STEP
-        for start in range(0, len(text), step):
-            piece = text[start : start + step]
-            self._link.send(wire.Stream(self._cell, self._name, piece))
+        """Make sure that all is out, also after an interrupt."""
+        self._link.flush()
 
 
 class OutStream(io.TextIOBase):
-    """A text stream that makes `stream` events; named as ipykernel's."""
+    """A text stream of the cell's; named as ipykernel's."""
 
     encoding = "UTF-8"
 
@@ -110,7 +69,7 @@ class OutStream(io.TextIOBase):
             self.write(line)
 
     def flush(self) -> None:
-        """Send what waits for the end of its line."""
+        """Do nothing that `write` has not done."""
         self._spool.flush()
 
     def close(self) -> None:

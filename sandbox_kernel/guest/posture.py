@@ -135,15 +135,15 @@ class Cgroups:
         """
         return wire.Stats(
             request=request,
-            memory_bytes=self._memory_used(),
+            memory_bytes=self.memory_used(),
             memory_limit=self.memory_limit(),
             cpu_ms=self._cpu_ms(),
             pids=self._number("pids", "pids.current"),
             uptime_ms=int((time.monotonic() - started) * 1000),
         )
 
-    def _memory_used(self) -> int:
-        """Without page cache that the kernel can drop, as `docker stats` counts it."""
+    def memory_used(self) -> int:
+        """Bytes, without page cache that the kernel can drop, as `docker stats` counts it."""
         used = self._number("memory", "memory.current" if self._v2 else "memory.usage_in_bytes")
         cache = "inactive_file" if self._v2 else "total_inactive_file"
         return (

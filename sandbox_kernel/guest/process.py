@@ -14,7 +14,10 @@ import resource
 import signal
 import time
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 PR_SET_DUMPABLE = 4
 PR_SET_CHILD_SUBREAPER = 36
@@ -23,8 +26,9 @@ PR_SET_CHILD_SUBREAPER = 36
 PRIVATE_FD = 200
 #: The highest fd that the supervisor can have, with room to spare.
 LAST_FD = PRIVATE_FD + 64
-#: Out of 1000: memory pressure takes the worker and what it started first.
-WORKER_OOM_SCORE = 800
+#: Out of 1000, which stand for all memory of the sandbox: pressure takes the worker and what it
+#: started before the supervisor, and there is room above for a copy of it.
+WORKER_OOM_SCORE = 100
 #: Seconds in which all processes must have ended, before the supervisor ends anyway.
 END_SECONDS = 2.0
 
@@ -97,11 +101,11 @@ def take_stream() -> tuple[int, int]:
     return ours
 
 
-def become_worker(channel: int, stdout: int, stderr: int) -> None:
+def become_worker(kept: Iterable[int], stdout: int, stderr: int) -> None:
     """In the forked child: let go of all that is the supervisor's, and be traceable again.
 
     Args:
-        channel: The one other fd that is kept.
+        kept: The other fds that stay open.
         stdout: What becomes fd 1.
         stderr: What becomes fd 2.
     """
@@ -109,18 +113,21 @@ def become_worker(channel: int, stdout: int, stderr: int) -> None:
     restore_signals()
     os.dup2(stdout, 1)
     os.dup2(stderr, 2)
-    os.closerange(3, channel)
-    os.closerange(channel + 1, LAST_FD)
+    lowest = 3
+    for fd in sorted(kept):
+        os.closerange(lowest, fd)
+        lowest = fd + 1
+    os.closerange(lowest, LAST_FD)
     prctl(PR_SET_DUMPABLE, 1)
-    raise_oom_score()
+    offer(os.getpid(), WORKER_OOM_SCORE)
 
 
-def raise_oom_score() -> None:
-    """Offer this process first when memory runs out."""
+def offer(pid: int, score: int) -> None:
+    """Say how soon a process is to be taken when memory runs out: 0 last, 1000 first."""
     try:
-        Path("/proc/self/oom_score_adj").write_text(str(WORKER_OOM_SCORE))
+        Path(f"/proc/{pid}/oom_score_adj").write_text(str(score))
     except OSError:
-        # A provider without /proc, or with a read-only one: the kernel's own choice holds.
+        # It has ended, or there is no /proc that can be written: the kernel's own choice holds.
         return
 
 
@@ -133,13 +140,22 @@ def interrupt(leader: int) -> None:
         os.kill(leader, signal.SIGINT)
 
 
-def kill_descendants() -> None:
-    """SIGKILL all processes but this one, those that detached themselves too."""
+def kill_descendants(keep: frozenset[int] = frozenset()) -> bool:
+    """SIGKILL all processes but this one, those that detached themselves too.
+
+    Args:
+        keep: Frozen processes that are left as they are.
+
+    Returns:
+        Whether there was none left to kill.
+    """
     if os.getpid() == 1:
-        _kill(-1)
-        return
-    for pid in descendants():
+        # At once, so that nobody can start another one while we look.
+        _kill(-1, signal.SIGSTOP if keep else signal.SIGKILL)
+    left = [pid for pid in descendants() if pid not in keep]
+    for pid in left:
         _kill(pid)
+    return not left
 
 
 def descendants() -> list[int]:
@@ -200,9 +216,9 @@ def end(status: int) -> NoReturn:
         time.sleep(0.002)
 
 
-def _kill(pid: int) -> None:
+def _kill(pid: int, number: int = signal.SIGKILL) -> None:
     try:
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, number)
     except (ProcessLookupError, PermissionError):
         # Gone already, or of another uid and so none that our code could have started.
         return

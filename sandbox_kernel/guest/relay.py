@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sandbox_kernel import wire
-from sandbox_kernel.guest import streams
+from sandbox_kernel.errors import RemoteProtocolError
+from sandbox_kernel.guest import ring, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,41 @@ class Relay:
     def print(self, cell: int, name: str, text: str) -> None:
         """Text that the worker wrote to one of its streams."""
         self._text.add(cell, name, self._meter.text(cell, text))
+
+    def read_text(self, worker: Child, ready: set[int], now: float) -> None:
+        """Look into the worker's ring if it is time, or if what the pipes hold came later.
+
+        Raises:
+            RemoteProtocolError: The worker broke the ring's format.
+        """
+        text = worker.text
+        rung = worker.hear_bell() if worker.bell in ready else b""
+        if ring.BEHIND_PIPES in rung:
+            for name in list(worker.pipes):
+                self.read_pipe(worker, name)
+        piped = not ready.isdisjoint(worker.pipes.values())
+        # Text that has not rung while the ring slept is later than what stands in the pipes.
+        if rung or (text.asleep and text.unread and not piped):
+            text.woken(now)
+        if now >= text.look_at or (piped and not text.asleep):
+            self.take_text(worker, text.look(now))
+
+    def take_text(self, worker: Child, texts: list[ring.Text]) -> int:
+        """What the worker has put into its ring; return how many bytes.
+
+        Raises:
+            RemoteProtocolError: It is of a cell that was never begun.
+        """
+        size = 0
+        for cell, name, data in texts:
+            if cell > worker.connection.cell:
+                raise RemoteProtocolError(f"text of cell {cell}, which was never begun")
+            size += len(data)
+            if self._meter.spent(cell):
+                self._meter.drop(cell, len(data))
+            else:
+                self.print(cell, name, data.decode("utf-8", "replace"))
+        return size
 
     def show(self, event: Any, now: float) -> None:
         """Output that is not text: sent whole, or dropped."""

@@ -10,20 +10,23 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, NoReturn, Union
 
 from sandbox_kernel import wire
 from sandbox_kernel.errors import RemoteProtocolError
-from sandbox_kernel.guest import child, posture, process, seccomp
+from sandbox_kernel.guest import child, posture, process
 from sandbox_kernel.guest.child import Verdict
+from sandbox_kernel.guest.copies import BrokenDockError, Copies
+from sandbox_kernel.guest.recovery import Recovery
 from sandbox_kernel.guest.relay import Relay
-from sandbox_kernel.guest.uplink import HostGoneError, Uplink
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from sandbox_kernel.guest.uplink import Uplink
 
     Settings = Mapping[str, Union[int, float, bool, str]]
 
@@ -33,6 +36,8 @@ _BRISK_READS = 8
 _NAP_SECONDS = 0.002
 #: A read of this many bytes needs no gathering.
 _LARGE_READ = 32 * 1024
+#: While a cell runs, between two looks whether its worker could not wake us.
+_TICK_SECONDS = 0.05
 #: From the end of the worker's channel until its death, if it is dying.
 _CLOSED_SECONDS = 1.0
 #: For all that a dead worker started to be gone; then the next one starts anyway.
@@ -44,43 +49,6 @@ _MAX_STILLBORN = 5
 
 _RUNNING = (wire.Phase.BUSY, wire.Phase.WAITING_INPUT)
 _BROKE = Verdict("crashed", "broke the protocol")
-
-
-def main(settings: Settings) -> NoReturn:
-    """Run this sandbox until its host, its lifetime or its worker ends it."""
-    facts = posture.outer()
-    process.ignore_signals()
-    process.harden(int(settings["nofile"]))
-    reader, writer = process.take_stream()
-    wake = process.watch_children()
-    filtered = seccomp.install()
-    host = Uplink(
-        reader, writer, window=int(settings["window_bytes"]), replay=bool(settings["replay"])
-    )
-    try:
-        supervisor = Supervisor(settings, host, wake)
-        _arm_lifetime(float(settings["lifetime_seconds"]))
-        supervisor.start_worker()
-        host.send(posture.hello(facts, seccomp_inner=filtered, protected=posture.protected()))
-        supervisor.run()
-    except HostGoneError:
-        process.end(0)
-    except Exception:  # noqa: BLE001 - the outermost frame: the reason to stderr, then all ends
-        sys.excepthook(*sys.exc_info())
-        process.end(1)
-
-
-def _arm_lifetime(seconds: float) -> None:
-    """End with the lifetime, by a timer of the kernel's: no state of the loop matters."""
-    end = time.monotonic() + seconds
-
-    def check(_signal: int, _frame: object) -> None:
-        # Anyone in the sandbox may send the signal; only the clock counts.
-        if time.monotonic() >= end:
-            process.end(0)
-
-    signal.signal(signal.SIGALRM, check)
-    signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
 
 
 class Supervisor:
@@ -95,8 +63,10 @@ class Supervisor:
         self._started = self._heard_at = self._used_at = time.monotonic()
         self._relay = Relay(host.send, int(settings["output_bytes"]))
         self._cgroups = posture.Cgroups()
-        #: Kills by the kernel, when the running cell began.
+        #: Kills by the kernel, when the running cell began, and those of copies since then.
         self._oom_kills = self._cgroups.oom_kills()
+        self._copies = Copies(int(settings["checkpoints"]), self._cgroups)
+        self._recovery = Recovery(self._copies, host.send)
         #: Requests for a worker that is not ready yet.
         self._queue: list[wire.Event] = []
         #: Completions and the like that are not answered yet.
@@ -113,7 +83,10 @@ class Supervisor:
 
     def start_worker(self) -> None:
         """Fork a worker; what was asked meanwhile waits until it is ready."""
-        self._worker = child.start(self._settings)
+        self._welcome(child.start(self._settings))
+
+    def _welcome(self, worker: child.Child) -> None:
+        self._worker = worker
         self._asked.clear()
         self._closed_at = self._nap_until = 0.0
 
@@ -138,6 +111,7 @@ class Supervisor:
                 self._reap(now)
             self._read_worker(ready, now)
             self._check_timers(now)
+            self._tell_copies()
             self._host.write()
 
     def _wait(self) -> set[int]:
@@ -152,6 +126,10 @@ class Supervisor:
         if listening:
             for fd in worker.pipes.values():
                 poll.register(fd, select.POLLIN)
+            if worker.dock is not None:
+                poll.register(worker.dock, select.POLLIN)
+        if self._may_read:
+            poll.register(worker.bell, select.POLLIN)
         # An fd at its end would wake the loop for ever, whatever it is asked for.
         if not worker.closed and (listening or worker.outgoing):
             mask = (select.POLLIN if listening else 0) | (select.POLLOUT if worker.outgoing else 0)
@@ -169,13 +147,20 @@ class Supervisor:
         return self._host.phase is not wire.Phase.BUSY
 
     def _next_timer(self, now: float) -> float:
-        times = [self._heard_at + self._deadman_seconds]
+        times = [self._heard_at + self._deadman_seconds, self._recovery.due_at]
+        if not self._idle:
+            times.append(self._copies.look_at)
         if self._idle:
             times.append(self._used_at + self._idle_seconds)
         if self._relay.due_at is not None:
             times.append(self._relay.due_at)
-        if self._may_read and self._nap_until > now:
-            times.append(self._nap_until)
+        if self._may_read:
+            if not self._worker.condemned:
+                times.append(self._worker.text.look_at)
+            if not self._idle:
+                times.append(now + _TICK_SECONDS)
+            if self._nap_until > now:
+                times.append(self._nap_until)
         if self._closed_at:
             times.append(self._closed_at + _CLOSED_SECONDS)
         if self._ended:
@@ -193,6 +178,10 @@ class Supervisor:
         if self._closed_at and now >= self._closed_at + _CLOSED_SECONDS:
             self._closed_at = 0.0
             self._kill_worker(_BROKE)
+        if not self._idle and now >= self._copies.look_at:
+            self._copies.look(now, self._worker.pid)
+        if now >= self._recovery.due_at:
+            self._kill_worker(Verdict("killed", "no answer"))
 
     # the host's requests
 
@@ -203,6 +192,8 @@ class Supervisor:
             self._interrupt(event.cell)
         elif isinstance(event, wire.KillWorker):
             self._kill_cell(event.cell)
+        elif isinstance(event, wire.Rewind):
+            self._rewind(event)
         elif isinstance(event, wire.StatsRequest):
             self._host.send(self._cgroups.stats(event.request, self._started))
         elif isinstance(event, wire.Shutdown):
@@ -224,7 +215,7 @@ class Supervisor:
             self._relay.begin(event.cell)
             self._oom_kills = self._cgroups.oom_kills()
             self._reads = 0
-        if self._ended or not self._worker.ready:
+        if self._ended or self._recovery.underway or not self._worker.ready:
             self._queue.append(event)
             return
         if isinstance(event, (wire.Complete, wire.Inspect, wire.IsComplete)):
@@ -242,6 +233,8 @@ class Supervisor:
         if not self._runs(cell) or self._ended:
             return
         if not self._waits(cell):
+            if self._recovery.underway:
+                return
             process.interrupt(self._worker.pid)
             return
         self._queue.clear()
@@ -250,19 +243,33 @@ class Supervisor:
         self._host.send(wire.ExecuteReply(cell, "error", 0, self._relay.finish()))
 
     def _kill_cell(self, cell: int) -> None:
-        if not self._runs(cell) or self._ended:
+        if not self._runs(cell) or self._ended or self._recovery.underway:
             return
         if self._waits(cell):
             self._queue.clear()
         self._kill_worker(Verdict("killed", ""))
+
+    def _rewind(self, event: wire.Rewind) -> None:
+        """Go back to a copy, as if the worker had died."""
+        if self._recovery.go_back(event, possible=not self._ended):
+            self._kill_worker(Verdict("killed", "to go back"))
 
     # the worker's events
 
     def _read_worker(self, ready: set[int], now: float) -> None:
         worker = self._worker
         worker.write()
-        if not self._may_read or now < self._nap_until:
+        if not self._may_read:
             return
+        if not worker.condemned:
+            try:
+                self._relay.read_text(worker, ready, now)
+            except RemoteProtocolError:
+                self._kill_worker(_BROKE)
+        if now < self._nap_until:
+            return
+        if worker.dock is not None and worker.dock.fileno() in ready:
+            self._receive_copies()
         size = 0
         # Pipes first: what a subprocess wrote came before what the worker said after it.
         for name, fd in list(worker.pipes.items()):
@@ -281,14 +288,17 @@ class Supervisor:
                 self._nap_until = now + _NAP_SECONDS
 
     def _take_events(self, now: float) -> None:
-        while not self._worker.condemned:
+        worker = self._worker
+        while not worker.condemned:
             try:
-                event = self._worker.connection.next_event()
+                event = worker.connection.next_event()
+                if event is None:
+                    return
+                self._relay.take_text(worker, worker.text.take())
             except RemoteProtocolError:
                 self._kill_worker(_BROKE)
                 return
-            if event is None:
-                return
+            worker.text.event_received()
             self._hand_on(event, now)
 
     def _hand_on(self, event: wire.Event, now: float) -> None:
@@ -296,10 +306,14 @@ class Supervisor:
             self._relay.print(event.cell, event.name, event.text)
         elif isinstance(event, wire.ExecuteReply):
             self._relay.drain(self._worker, now)
+            # What the host knows by now says whether the cell ran with a net.
+            self._receive_copies()
+            self._tell_copies()
             self._host.send(event._replace(dropped=self._relay.finish()))
             self._used_at, self._reads, self._nap_until = now, 0, 0.0
         elif isinstance(event, wire.Ready):
             self._stillborn = 0
+            self._recovery.answered()
             waiting, self._queue = self._queue, []
             for request in waiting:
                 self._pass_on(request)
@@ -313,36 +327,43 @@ class Supervisor:
         else:
             self._relay.show(event, now)
 
+    # its copies
+
+    def _receive_copies(self) -> None:
+        try:
+            self._copies.receive(self._worker)
+        except BrokenDockError:
+            self._kill_worker(_BROKE)
+
+    def _tell_copies(self) -> None:
+        if self._copies.news():
+            cells = [str(cell) for cell in self._copies.cells]
+            self._host.send(wire.Checkpoints(cells, self._copies.skipped))
+
     # the worker's end
 
     def _kill_worker(self, why: Verdict) -> None:
         if self._worker.condemned or self._ended:
             return
         self._worker.condemned = why
-        process.kill_descendants()
+        process.kill_descendants(self._copies.pids)
 
     def _reap(self, now: float) -> None:
-        reaped = process.reap()
-        status = reaped.statuses.get(self._worker.pid)
+        statuses = process.reap().statuses
+        gone = self._copies.forget(statuses)
+        if gone and self._cgroups.oom_kills() > self._oom_kills:
+            self._oom_kills += gone
+        status = statuses.get(self._worker.pid)
         if status is not None and not self._ended:
-            self._ended = self._judge(status), status
+            self._receive_copies()
+            oom = self._cgroups.oom_kills() > self._oom_kills
+            self._ended = self._worker.judge(status, oom=oom), status
             self._closed_at = 0.0
             self._clear_until = now + _CLEAR_SECONDS
         if not self._ended:
             return
-        if reaped.none_left or now > self._clear_until:
+        if process.kill_descendants(self._copies.pids) or now > self._clear_until:
             self._replace(*self._ended, now)
-        else:
-            process.kill_descendants()
-
-    def _judge(self, status: int) -> Verdict:
-        if self._worker.condemned:
-            return self._worker.condemned
-        if status >= 0:
-            return Verdict("exited", f"status {status}")
-        if status == -signal.SIGKILL and self._cgroups.oom_kills() > self._oom_kills:
-            return Verdict("oom", "")
-        return Verdict("crashed", process.signal_name(-status))
 
     def _replace(self, why: Verdict, status: int, now: float) -> None:
         """Say what became of the worker, and start the next one."""
@@ -350,13 +371,21 @@ class Supervisor:
         # Nobody writes any more: what stands in the channel and the pipes is the rest.
         while worker.receive():
             self._take_events(now)
+        # What it has written to its ring to break it is no output.
+        with suppress(RemoteProtocolError):
+            self._relay.take_text(worker, worker.text.take(final=True))
         self._relay.drain(worker, now)
-        worker.close()
         lost = self._runs(self._host.cell) and not self._waits(self._host.cell)
         cell, dropped = (self._host.cell, self._relay.finish()) if lost else (0, 0)
-        self._host.send(wire.Verdict(cell, why.kind, why.detail, status, dropped, "lost"))
+        # If this is a copy that has not answered, what the host waits for is another's end.
+        self._recovery.begin(wire.Verdict(cell, why.kind, why.detail, status, dropped, "lost", 0))
         self._used_at, self._ended = now, None
         self._oom_kills = self._cgroups.oom_kills()
+        self._tell_copies()
+        thawed = self._recovery.next_worker(worker, now)
+        if thawed is not None:
+            self._welcome(thawed)
+            return
         self._stillborn = 0 if worker.ready else self._stillborn + 1
         if self._stillborn >= _MAX_STILLBORN:
             sys.stderr.write(

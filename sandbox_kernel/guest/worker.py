@@ -12,16 +12,19 @@ import asyncio
 import builtins
 import getpass
 import os
+import selectors
 import sys
 import traceback
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from sandbox_kernel import wire
 from sandbox_kernel.guest import signals
+from sandbox_kernel.guest.checkpoint import Dock
 from sandbox_kernel.guest.link import ROOM, Link
 from sandbox_kernel.guest.output import OutStream, Spool
+from sandbox_kernel.guest.prefault import Prefault
 from sandbox_kernel.guest.publish import Asking, Publisher, message_of
 from sandbox_kernel.guest.routing import Routing
 
@@ -29,8 +32,12 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Iterator, Mapping
 
+    from sandbox_kernel.guest.ring import Outlet
+
 #: User code that counts through small descriptors must not meet the loop's.
 _LOWEST_FD = 64
+#: A reply gets to the user in that time, if a copy does not take the processor away.
+_TRAVEL_SECONDS = 0.0
 #: Characters of a completion, and how many there may be.
 _NAME, _COMPLETIONS = 1000, 1000
 
@@ -56,19 +63,27 @@ class Shell(Protocol):
         """Tell whether code is whole."""
 
 
-def main(sock: socket.socket, settings: Mapping[str, object]) -> NoReturn:
+def main(
+    sock: socket.socket,
+    settings: Mapping[str, object],
+    dock: socket.socket | None,
+    outlet: Outlet,
+) -> NoReturn:
     """Serve requests on `sock` until the supervisor is gone.
 
     Called in a process freshly forked from the supervisor that has no other thread.
 
     Args:
         sock: Connected to the supervisor.
-        settings: `network`, `stdin` (booleans), and `image` (a name for hints).
+        settings: `network`, `stdin` (booleans), `memory_bytes`, and `image` (a name for hints).
+        dock: Likewise, for copies of this process; `None`: none are wanted.
+        outlet: Where printed text goes.
     """
     signals.restore_defaults()
-    link = Link(sock)
+    link = Link(sock, outlet)
     with _small_descriptors_taken():
-        loop = asyncio.new_event_loop()
+        # Of all selectors this one alone has nothing in the kernel that a copy would share.
+        loop = asyncio.SelectorEventLoop(selectors.PollSelector())
     asyncio.set_event_loop(loop)
     routing = Routing()
     spool = Spool(link, routing)
@@ -79,14 +94,15 @@ def main(sock: socket.socket, settings: Mapping[str, object]) -> NoReturn:
     link.send(wire.Ready(shell.kind))
     link.listen(loop)
     worker = _Worker(link, routing, spool, publisher, shell, stdin=bool(settings.get("stdin")))
+    if dock is not None:
+        worker.dock = Dock(dock, int(str(settings["memory_bytes"])))
     serving = loop.create_task(worker.serve())
     serving.add_done_callback(_die_of)
     while True:
-        try:
+        # Of a task or a callback of the user's: the cells go on.
+        with suppress(KeyboardInterrupt, SystemExit):
             loop.run_forever()
-        except (KeyboardInterrupt, SystemExit):  # noqa: PERF203
-            # Of a task or a callback of the user's; the cells go on.
-            continue
+        worker.leave_copy(loop)
 
 
 @contextmanager
@@ -154,19 +170,60 @@ class _Worker:
         self._stdin = stdin
         self._asking = Asking(link, spool, shell.refusal)
         self._pid = os.getpid()
+        #: Where copies go, if any are wanted.
+        self.dock: Dock | None = None
+        self._last_cell = 0
+        self._prefault = Prefault()
+        #: While the loop is halted for a copy: done when it goes on.
+        self._halted: asyncio.Future[None] | None = None
 
     async def serve(self) -> None:
         """Serve until the process ends."""
+        await self._halt()
         while True:
             event = await self._link.request()
             if isinstance(event, wire.Execute):
                 await self._execute(event)
+                if not event.silent:
+                    self._last_cell = event.cell
+                    await self._link.quiet(_TRAVEL_SECONDS)
+                    await self._halt()
             elif isinstance(event, wire.Shutdown):
                 os._exit(0)
             else:
                 self._link.send(_fitting(self._answer(event)))
 
+    async def _halt(self) -> None:
+        """Stop the loop for a copy: inside of it, asyncio's own state is of no use to one."""
+        if self.dock is not None:
+            loop = asyncio.get_running_loop()
+            self._halted = loop.create_future()
+            loop.stop()
+            await self._halted
+
+    def leave_copy(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Leave a copy if the loop was stopped for it; returns in the copy when it is thawed."""
+        halted, self._halted = self._halted, None
+        if halted is None or self.dock is None:
+            return
+        # Only if nobody waits: this takes as long as it saves.
+        if not self._link.called:
+            self._prefault.look()
+        channel = self.dock.leave(self._last_cell)
+        while channel is not None:
+            self._pid = os.getpid()
+            self._link.rejoin(channel)
+            self._link.send(wire.Ready(self._shell.kind))
+            self._link.listen(loop)
+            # The next fatal cell is to be survived, too.
+            channel = self.dock.leave(self._last_cell)
+        if not self._link.called:
+            self._prefault.touch()
+        halted.set_result(None)
+
     async def _execute(self, cell: wire.Execute) -> None:
+        if self.dock is not None:
+            self.dock.settle()
         self._routing.begin(cell.cell)
         self._asking.allowed = cell.allow_stdin and self._stdin
         reply = wire.ExecuteReply(cell.cell, "error", 1, 0)
