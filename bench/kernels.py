@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import contextmanager
+from queue import Empty
 from typing import TYPE_CHECKING, Any
 
 from jupyter_client.manager import KernelManager
@@ -76,9 +77,23 @@ def started(name: str) -> Iterator[Kernel]:
         # Not `wait_for_ready`: it adds a wait of its own to every kernel.
         client.execute("1 + 1", reply=True, timeout=TIMEOUT)
         kernel = Kernel(client, time.perf_counter() - begun)
-        while client.iopub_channel.msg_ready():
-            client.get_iopub_msg(timeout=1)
+        _subscribe(client)
         yield kernel
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=False)
+
+
+def _subscribe(client: BlockingKernelClient) -> None:
+    """Wait until outputs arrive: what is published before a subscriber is there is lost."""
+    for _ in range(TIMEOUT):
+        request = client.execute("", silent=True)
+        try:
+            while True:
+                message = client.get_iopub_msg(timeout=1)
+                mine = message["parent_header"].get("msg_id") == request
+                if mine and message["content"].get("execution_state") == "idle":
+                    return
+        except Empty:
+            continue
+    raise RuntimeError("the kernel publishes nothing")

@@ -14,6 +14,7 @@ import getpass
 import os
 import selectors
 import sys
+import time
 import traceback
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -24,6 +25,7 @@ from sandbox_kernel.guest import signals
 from sandbox_kernel.guest.checkpoint import Dock
 from sandbox_kernel.guest.link import ROOM, Link
 from sandbox_kernel.guest.output import OutStream, Spool
+from sandbox_kernel.guest.pace import Pace
 from sandbox_kernel.guest.prefault import Prefault
 from sandbox_kernel.guest.publish import Asking, Publisher, message_of
 from sandbox_kernel.guest.routing import Routing
@@ -36,8 +38,9 @@ if TYPE_CHECKING:
 
 #: User code that counts through small descriptors must not meet the loop's.
 _LOWEST_FD = 64
-#: A reply gets to the user in that time, if a copy does not take the processor away.
-_TRAVEL_SECONDS = 0.0
+#: A reply gets to the user in that time, if a copy does not take the processor away; and the
+#: next cell comes in that time, if a program and not a person sends it.
+_TRAVEL_SECONDS = 0.005
 #: Characters of a completion, and how many there may be.
 _NAME, _COMPLETIONS = 1000, 1000
 
@@ -174,6 +177,7 @@ class _Worker:
         self.dock: Dock | None = None
         self._last_cell = 0
         self._prefault = Prefault()
+        self._pace = Pace()
         #: While the loop is halted for a copy: done when it goes on.
         self._halted: asyncio.Future[None] | None = None
 
@@ -183,11 +187,17 @@ class _Worker:
         while True:
             event = await self._link.request()
             if isinstance(event, wire.Execute):
+                if self.dock is not None:
+                    self.dock.settle()
+                begun = time.monotonic()
                 await self._execute(event)
                 if not event.silent:
                     self._last_cell = event.cell
+                    seconds = time.monotonic() - begun
                     await self._link.quiet(_TRAVEL_SECONDS)
-                    await self._halt()
+                    self._pace.ended(seconds, next_waits=self._link.called)
+                    if not self._pace.hurried(time.monotonic()):
+                        await self._halt()
             elif isinstance(event, wire.Shutdown):
                 os._exit(0)
             else:
@@ -219,11 +229,10 @@ class _Worker:
             channel = self.dock.leave(self._last_cell)
         if not self._link.called:
             self._prefault.touch()
+        self._pace.copied(time.monotonic())
         halted.set_result(None)
 
     async def _execute(self, cell: wire.Execute) -> None:
-        if self.dock is not None:
-            self.dock.settle()
         self._routing.begin(cell.cell)
         self._asking.allowed = cell.allow_stdin and self._stdin
         reply = wire.ExecuteReply(cell.cell, "error", 1, 0)
