@@ -22,20 +22,23 @@ if [ -z "$release" ]; then
     release=bookworm
 fi
 
-image=sandbox-kernel/base:$release
+# `libnss-myhostname` knows `localhost` where `/etc/hosts` is empty.
+packages=python3,libnss-myhostname
+# There pip still installs through distutils, which Debian packages apart.
+[ "$release" != bullseye ] || packages=$packages,python3-distutils
+recipe=$(echo "$packages" | sha256sum | cut -c1-8)
+
+image=sandbox-kernel/base:$release-$recipe
 if docker image inspect "$image" >/dev/null 2>&1; then
     echo "$image"
     exit 0
 fi
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/sandbox-kernel
-archive=$cache/debian-$release-$(uname -m).tar
+archive=$cache/debian-$release-$recipe-$(uname -m).tar
 if [ ! -e "$archive" ]; then
     [ "$(id -u)" = 0 ] || fail "cannot make a Debian base: \`debootstrap\` needs root"
     command -v debootstrap >/dev/null || "$(dirname "$0")/apt.sh" debootstrap
-    packages=python3
-    # There pip still installs through distutils, which Debian packages apart.
-    [ "$release" != bullseye ] || packages=python3,python3-distutils
     mkdir -p "$cache"
     root=$(mktemp -d)
     trap 'rm -rf "$root"' EXIT

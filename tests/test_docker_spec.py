@@ -87,6 +87,23 @@ CHANGED: dict[str, Any] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("network", "knows_localhost", "disabled"),
+    [
+        pytest.param(False, True, True, id="closed-and-localhost-is-known"),
+        pytest.param(False, False, False, id="closed-by-the-network-none"),
+        pytest.param(True, True, False, id="open"),
+    ],
+)
+def test_networking_is_left_out_where_nothing_needs_it(
+    network: bool, knows_localhost: bool, disabled: bool
+) -> None:
+    made = container_spec(Policy(network=network), ["python3"], {}, knows_localhost=knows_localhost)
+
+    assert made["NetworkDisabled"] is disabled
+    assert made["HostConfig"]["NetworkMode"] == ("bridge" if network else "none")
+
+
 def test_every_policy_field_is_accounted_for() -> None:
     assert set(FIELD_NAMES) == ELSEWHERE | CHANGED.keys()
 

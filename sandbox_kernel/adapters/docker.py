@@ -11,7 +11,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from sandbox_kernel.adapters.docker_spec import ENFORCES, container_spec
+from sandbox_kernel.adapters.docker_spec import ENFORCES, LOCALHOST_LABEL, container_spec
 from sandbox_kernel.errors import SandboxUnavailableError
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class DockerAdapter:
         progress: Callable[[str], None],  # noqa: ARG002 - an image is never pulled: nothing is slow
     ) -> DockerSandbox:
         """Start `argv` in a new container; see `Adapter.create`."""
-        spec = container_spec(policy, argv, labels)
         engine = self._engine()
+        knows_localhost = bool(engine.image_labels(policy.image).get(LOCALHOST_LABEL))
+        spec = container_spec(policy, argv, labels, knows_localhost=knows_localhost)
         return DockerSandbox(engine, engine.start(spec))
 
     def list(self, labels: Mapping[str, str]) -> builtins.list[SandboxInfo]:

@@ -86,6 +86,16 @@ class Engine:
         with self._client(Request(url=self.where.url)):
             return self._version
 
+    def image_labels(self, image: str) -> dict[str, str]:
+        """Return the labels of an image; none if the engine lacks it, which `start` will say."""
+        request = Request(url=self.where.url, image=image)
+        with self._client(request) as client:
+            path = f"/v{self._version}/images/{quote(image, safe='/:@')}/json"
+            answer = client.ask("GET", path, CALL_SECONDS)
+        if not answer.succeeded:
+            return {}
+        return _read(answer.body, lambda found: dict(found["Config"]["Labels"] or {}), request)
+
     def start(self, spec: Mapping[str, Any]) -> Started:
         """Create the container, compare it with its spec, attach to it and start it."""
         request = Request(

@@ -23,6 +23,7 @@ from sandbox_kernel.adapters import docker_vendor
 from sandbox_kernel.adapters.docker_context import find
 from sandbox_kernel.adapters.docker_engine import Engine
 from sandbox_kernel.adapters.docker_errors import Request, quoted
+from sandbox_kernel.adapters.docker_spec import LOCALHOST_LABEL
 from sandbox_kernel.adapters.docker_vendor import plain_errors
 from sandbox_kernel.errors import SandboxUnavailableError
 from sandbox_kernel.policy import NOBODY
@@ -58,16 +59,21 @@ BOOKKEEPING = ("--->", "Removing intermediate container")
 #: Of a command's output.
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
-#: Run in the new image: proves what the image promises, and prints the versions as JSON.
+#: Run in the new image: proves what the image promises, and prints
+#: as JSON the versions, and whether `localhost` is known without `/etc/hosts`.
 CHECK = """
-import importlib.metadata, json, platform, subprocess
+import importlib.metadata, json, platform, socket, subprocess
 import IPython, jinja2, matplotlib.pyplot, numpy, pandas, pip, tqdm
 versions = {d.metadata["Name"].lower(): d.version for d in importlib.metadata.distributions()}
 versions["python"] = platform.python_version()
 node = subprocess.run(["node", "--version"], stdout=subprocess.PIPE, check=True)
 versions["node"] = node.stdout.decode().strip().lstrip("v")
 subprocess.run(["sh", "-c", "true"], check=True)
-print(json.dumps(versions, sort_keys=True))
+try:
+    localhost = bool(socket.getaddrinfo("localhost", 1))
+except OSError:
+    localhost = False
+print(json.dumps([versions, localhost]))
 """
 
 
@@ -136,8 +142,10 @@ def build(
     try:
         image_id = _install(client, recipe, progress)
         progress.step("checking what the image promises")
-        versions = _check(client, image_id)
+        versions, knows_localhost = _check(client, image_id)
         labels = _labels(name, recipe, versions)
+        if knows_localhost:
+            labels[LOCALHOST_LABEL] = "true"
         # Labels come last because only the check knows the versions; this adds no layer.
         naming = client.build(
             fileobj=io.BytesIO(f"FROM {image_id}\n".encode()),
@@ -217,11 +225,12 @@ def _stopped(
     )
 
 
-def _check(client: docker.APIClient, image_id: str) -> dict[str, str]:
+def _check(client: docker.APIClient, image_id: str) -> tuple[dict[str, str], bool]:
     container = client.create_container(
         image_id,
         ["python3", "-I", "-c", CHECK],
         user=f"{NOBODY}:{NOBODY}",
+        network_disabled=True,
         environment={"HOME": "/tmp", "MPLCONFIGDIR": "/tmp"},  # noqa: S108 - the sandbox's
         use_config_proxy=False,
         host_config=client.create_host_config(
@@ -244,7 +253,8 @@ def _check(client: docker.APIClient, image_id: str) -> dict[str, str]:
             f"the new image cannot do what it promises: {quoted(last)}",
             hint="choose another `--base`, or wheels that fit its Python",
         )
-    return dict(json.loads(last))
+    versions, knows_localhost = json.loads(last)
+    return versions, knows_localhost
 
 
 def _labels(name: str, recipe: Recipe, versions: dict[str, str]) -> dict[str, str]:

@@ -31,6 +31,9 @@ MAX_INODES = 4096
 
 SHM_BYTES = 16 * MIB
 
+#: Label of an image in which `localhost` is known although `/etc/hosts` is empty.
+LOCALHOST_LABEL = "sandbox-kernel.localhost"
+
 #: `HostConfig` entries that would open the box, with the only value each may have.
 NEVER: dict[str, Any] = {
     "Privileged": False,
@@ -99,9 +102,16 @@ DEFAULT_CAPABILITIES = frozenset(
 
 
 def container_spec(
-    policy: Policy, argv: Sequence[str], labels: Mapping[str, str]
+    policy: Policy,
+    argv: Sequence[str],
+    labels: Mapping[str, str],
+    *,
+    knows_localhost: bool = False,
 ) -> dict[str, Any]:
-    """Return the container that `policy` describes, in the engine's own words."""
+    """Return the container that `policy` describes, in the engine's own words.
+
+    `knows_localhost` says that the image carries `LOCALHOST_LABEL`.
+    """
     return {
         "Image": policy.image,
         # The whole of it: the image's own entry point never runs.
@@ -120,7 +130,10 @@ def container_spec(
         "AttachStdin": True,
         "AttachStdout": True,
         "AttachStderr": True,
-        # Not `NetworkDisabled`: it leaves `/etc/hosts` empty, and `localhost` unknown.
+        # Without networking at all the engine starts 60 to 90 ms sooner, and leaves `/etc/hosts`
+        # empty.  An image that does not know `localhost` by itself gets the network `none`, which
+        # is as closed. (podman knows no such setting, and ignores it.)
+        "NetworkDisabled": knows_localhost and not policy.network,
         "Healthcheck": {"Test": ["NONE"]},
         "HostConfig": _host_config(policy),
     }
