@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _WHY = {
     "memory": "the variables take too much of the sandbox's memory",
-    "threads": "the code has started threads, which no copy would have",
+    "threads": "a library or the code has threads running, which no copy would have",
     "resources": "the sandbox has no process or open file left for it",
 }
 
@@ -70,7 +70,10 @@ class Lineage:
         self._noted = why
         if not why:
             return ""
-        return f"no checkpoint: {_WHY[why]}; should a cell have to be killed, variables are lost"
+        return (
+            f"no checkpoint: {_WHY[why]}; should a cell have to be killed, its variables go back"
+            " to an older one, or are lost"
+        )
 
     def target(self, back: int) -> int | None:
         """The cell after which the variables were so, `back` cells ago; None: not kept."""

@@ -102,7 +102,7 @@ def runnable(text: str) -> str:
 def test_every_command_of_the_readme_is_run_below() -> None:
     heads = [block.text.splitlines()[0] for block in blocks(README) if block.language == "bash"]
 
-    assert heads == ["make demo", "pip install ."]
+    assert heads == ["make demo", "pip install . papermill"]
 
 
 @pytest.mark.usefixtures("image")

@@ -139,7 +139,8 @@ class Engine:
                 return None
             path = f"/v{self._version}{_path(container, 'stats')}?stream=false&one-shot=true"
             answer = client.ask("GET", path, CALL_SECONDS)
-        return _read(answer.body, _memory, request) if answer.succeeded else None
+        # Of one that is ending, the engine succeeds in saying nothing.
+        return _read(answer.body, _memory, request) if answer.succeeded and answer.body else None
 
     def remove(self, container: str, seconds: float = CALL_SECONDS) -> None:
         """Kill and remove a container, by id or name; one that is gone already is no error."""

@@ -7,8 +7,8 @@ import re
 _PIP = re.compile(r"(^|[\s/;&|'\"])(pip3?|conda|mamba|micromamba|uv)(['\"]?\s)")
 
 OFFLINE = (
-    "pip could not reach an index: the network is off by policy; build it into the image"
-    " (sandbox-kernel image build) or use another `image`"
+    "pip could not reach an index: the network is off by policy; set `image` to one that has the"
+    " package (a Dockerfile of two lines: docs/how-to/use-another-image.md)"
 )
 
 
@@ -18,8 +18,8 @@ def missing_module(error: BaseException, image: str) -> str | None:
         return None
     name = error.name.partition(".")[0]
     return (
-        f"hint: the image `{image}` has no `{name}`; build it into the image"
-        " (sandbox-kernel image build) or use another `image`"
+        f"hint: the image `{image}` has no `{name}`; set `image` to one that has it"
+        " (a Dockerfile of two lines: docs/how-to/use-another-image.md)"
     )
 
 

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from sandbox_kernel.guest.link import Link
     from sandbox_kernel.guest.routing import Routing
 
+#: Characters that are encoded at once.
+_PIECE = 64 * 1024
+
 _FDS = {"stdout": 1, "stderr": 2}
 
 
@@ -33,6 +36,11 @@ class Spool:
 
     def write(self, name: str, text: str) -> None:
         """Take text for stdout or stderr; it can be read by the supervisor at once."""
+        if len(text) > _PIECE:
+            # A copy of the whole might be more than the sandbox has memory for.
+            for start in range(0, len(text), _PIECE):
+                self.write(name, text[start : start + _PIECE])
+            return
         try:
             data = text.encode()
         except UnicodeEncodeError:

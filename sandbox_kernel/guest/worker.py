@@ -216,6 +216,7 @@ class _Worker:
         halted, self._halted = self._halted, None
         if halted is None or self.dock is None:
             return
+        _end_monitor()
         # Only if nobody waits: this takes as long as it saves.
         if not self._link.called:
             self._prefault.look()
@@ -275,6 +276,20 @@ class _Worker:
         except BaseException as error:  # noqa: BLE001
             return _empty_answer(event, message_of(error))
         raise AssertionError(event)
+
+
+def _end_monitor() -> None:
+    """End the thread with which tqdm watches its bars: it outlives them, and keeps copies off.
+
+    It comes back with the next bar.
+    """
+    bars = getattr(sys.modules.get("tqdm.std"), "tqdm", None)
+    monitor = getattr(bars, "monitor", None)
+    if bars is not None and monitor is not None and not getattr(bars, "_instances", None):
+        # User code may have put anything there.
+        with suppress(Exception):
+            monitor.exit()
+            bars.monitor = None
 
 
 def _fitting(reply: wire.Event) -> wire.Event:
