@@ -369,8 +369,11 @@ class Session:
                     self._on_event(box, event)
                     continue
                 wanted = self._counted(box, event)
+                may_ask = self._run is not None and self._run.execute.allow_stdin
             if wanted:
-                outputs = box.firewall.sanitize(event)
+                asks = isinstance(event, wire.InputRequest)
+                refused = asks and not (may_ask and box.policy.stdin)
+                outputs = () if refused else box.firewall.sanitize(event)
                 for output in outputs:
                     self._emit(output)
                 if isinstance(event, wire.InputRequest) and not _asks(outputs):
@@ -431,8 +434,8 @@ class Session:
                     case safe.Page():
                         run.pages.append(output.text)
                         return
-                    case safe.Prompt():
-                        # A person may take longer than the cell's deadline.
+                    case safe.Prompt() if run.stage is Stage.RUNNING:
+                        # A person may take longer than the deadline; not than the grace after it.
                         run.paused = time.monotonic()
         self._hand_over(output)
 

@@ -331,3 +331,91 @@ def test_a_listener_on_all_addresses_of_the_host_hears_nothing(kernel: Kernel) -
         thread.join(5)
 
     assert not heard.is_set()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        pytest.param("resource.prlimit(1, resource.RLIMIT_NOFILE, (0, 0))", id="limits"),
+        pytest.param("os.sched_setscheduler(1, os.SCHED_IDLE, os.sched_param(0))", id="scheduler"),
+        pytest.param("os.sched_setaffinity(1, {0})", id="affinity"),
+        pytest.param("os.setpriority(os.PRIO_PROCESS, 1, 19)", id="priority"),
+        pytest.param("os.setpriority(os.PRIO_PGRP, 1, 19)", id="priority-of-its-group"),
+        pytest.param("os.setpriority(os.PRIO_USER, 65534, 19)", id="priority-of-its-user"),
+    ],
+)
+def test_the_supervisor_cannot_be_starved(kernel: Kernel, call: str) -> None:
+    result = kernel.run(f"import os, resource; {call}")
+    own = kernel.run("os.nice(1); os.sched_setaffinity(0, os.sched_getaffinity(0)); 'own'")
+
+    assert result.ename == "PermissionError"
+    assert own.value == "'own'"
+
+
+ASK = (
+    "import gc\nfrom sandbox_kernel import wire\nfrom sandbox_kernel.guest.link import Link\n"
+    "link = [o for o in gc.get_objects() if type(o) is Link][0]\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("code", "stdin"),
+    [
+        pytest.param(
+            ASK + "link.send(wire.InputRequest(link._connection.cell, 'x', False))\n"
+            "import time\nwhile True: time.sleep(.1)",
+            False,
+            id="a-question-that-nobody-allowed",
+        ),
+        pytest.param(
+            "import time\nwhile True:\n try:\n  while True: time.sleep(.1)\n"
+            " except BaseException:\n  try: input('again')\n  except BaseException: pass",
+            True,
+            id="a-question-after-the-interrupt",
+        ),
+    ],
+)
+def test_a_question_does_not_stop_the_clock(code: str, stdin: bool) -> None:
+    with started("timeout_seconds=1.5") as kernel:
+        kernel.run("x = 1")
+        result = kernel.run(code, allow_stdin=stdin)
+        after = kernel.run("x")
+
+    assert result.ename == "SandboxTimeoutError"
+    assert result.seconds < 8
+    assert after.value == "1"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param("import sys; del sys.stdout", id="deleted"),
+        pytest.param(
+            "import sys\nclass X:\n    def __getattr__(self, name): raise SystemExit\n"
+            "sys.stdout = sys.stderr = X()",
+            id="hostile",
+        ),
+    ],
+)
+def test_streams_that_are_gone_are_put_back(code: str) -> None:
+    with started() as kernel:
+        kernel.run(code)
+        result = kernel.run("print('hi'); 1 + 1")
+
+    assert result.stdout == "hi\n"
+    assert result.value == "2"
+
+
+def test_a_fork_hook_that_hangs_costs_the_net_only() -> None:
+    with started("timeout_seconds=10") as kernel:
+        kernel.run("import os, time\nos.register_at_fork(after_in_child=lambda: time.sleep(1e9))")
+        result = kernel.run("1 + 1")
+
+    assert result.value == "2"
+    assert result.seconds < 5
+
+
+def test_a_group_of_errors_has_its_name(kernel: Kernel) -> None:
+    result = kernel.run("raise ExceptionGroup('several', [ValueError(1)])")
+
+    assert result.content["ename"] == "ExceptionGroup"

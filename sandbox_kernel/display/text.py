@@ -99,7 +99,8 @@ _ENAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,80}\Z")
 
 def clean_error(cell: int, ename: str, evalue: str, traceback: list[str]) -> Error:
     """An exception of the user's code; its name can never be one of ours."""
-    if not _ENAME.match(ename) or ename.lower().startswith("sandbox"):
+    ours = any(part.startswith("sandbox") for part in ename.lower().split("."))
+    if ours or not _ENAME.match(ename):
         ename = "Exception"
     return Error(cell, ename, clean_evalue(evalue), clean_traceback(traceback))
 

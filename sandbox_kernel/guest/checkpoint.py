@@ -12,6 +12,7 @@ import random
 import resource
 import signal
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from sandbox_kernel.guest import sibling
@@ -19,6 +20,8 @@ from sandbox_kernel.guest.link import move_up
 
 #: A larger process leaves no room for what a copy needs at the least.
 _SHARE = 0.75
+#: A copy is frozen in milliseconds, unless something is wrong with it.
+_SETTLE_SECONDS = 1.0
 _PAGE = resource.getpagesize()
 
 
@@ -35,6 +38,7 @@ class Dock:
         self._most = memory_bytes * _SHARE
         #: Ends when the supervisor has frozen the last copy.
         self._freezing: socket.socket | None = None
+        self._copy = 0
 
     def leave(self, cell: int) -> socket.socket | None:
         """Leave a copy, or say why not, and return `None`.
@@ -67,25 +71,33 @@ class Dock:
         frozen, freezes = socket.socketpair()
         with freezes:
             try:
-                is_copy = _fork_aside()
+                pid = _fork_aside()
             except OSError:
                 frozen.close()
                 raise
-            if is_copy:
+            if pid == 0:
                 frozen.close()
                 channel = self._freeze(cell, freezes)
                 random.setstate(state)
                 signal.set_wakeup_fd(wakeup)
                 return channel
-        self._freezing = frozen
+        self._freezing, self._copy = frozen, pid
         return None
 
     def settle(self) -> None:
         """Wait until the supervisor has the last copy, or nobody has; then a cell may begin."""
-        if self._freezing is not None:
-            with self._freezing as frozen:
-                self._freezing = None
+        if self._freezing is None:
+            return
+        with self._freezing as frozen:
+            self._freezing = None
+            frozen.settimeout(_SETTLE_SECONDS)
+            try:
                 frozen.recv(1)
+            except socket.timeout:
+                # Held up, as by a hook of the user's that runs after each fork: no net, then.
+                if self._copy > 0:
+                    with suppress(OSError):
+                        os.kill(self._copy, signal.SIGKILL)
 
     def _freeze(self, cell: int, freezes: socket.socket) -> socket.socket:
         """In the forked process: become the copy, wait, and take what is given."""
@@ -106,27 +118,27 @@ class Dock:
         return channel
 
 
-def _fork_aside() -> bool:
-    """Fork a process that is no child of this one; say whether this is it.
+def _fork_aside() -> int:
+    """Fork a process that is no child of this one; return 0 in it, here its id or -1.
 
     Raises:
         OSError: No room for a process.
     """
     try:
-        return sibling.fork() == 0
+        return sibling.fork()
     except OSError:
         # Such as gVisor: with one in between, for twice the time.
         between = os.fork()
     if between:
         if os.waitpid(between, 0)[1]:
             raise BlockingIOError("no process for the copy")
-        return False
+        return -1
     try:
         if os.fork():
             os._exit(0)
     except OSError:
         os._exit(1)
-    return True
+    return 0
 
 
 def _say(dock: socket.socket, word: str, cell: int, *sockets: socket.socket) -> None:

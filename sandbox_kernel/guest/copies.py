@@ -148,6 +148,8 @@ class Copies:
         elif match[1] == b"copy" and len(sockets) == 2 and pid not in (0, worker.pid):
             self._keep(Copy(pid, int(match[2]), sockets[0]))
             self._waiting.append(sockets[1])
+            # One that user code has collected is never reported to us.
+            self._ending = {ending for ending in self._ending if _lives(ending)}
             if not self._ending or self._free() > _ROOMY * self._limit:
                 self._go_on()
         else:
@@ -210,6 +212,10 @@ class Copies:
             _signal(copy.pid, signal.SIGKILL)
             self._ending.add(copy.pid)
             self._news = True
+
+    def discard(self, copy: Copy) -> None:
+        """End a copy that was taken and does not go on."""
+        _signal(copy.pid, signal.SIGKILL)
 
     def take(self, cell: int | None = None) -> Copy | None:
         """Hand out the newest copy, or the newest that is not after `cell`; later ones go."""
@@ -316,6 +322,10 @@ def _has_memory(pid: int) -> bool:
         return not Path(f"/proc/{pid}/statm").read_text().startswith("0 ")
     except OSError:
         return False
+
+
+def _lives(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def _signal(pid: int, number: int) -> None:

@@ -50,7 +50,7 @@ class Prefault:
             return
         try:
             places = list(_own_places())
-        except OSError:
+        except (OSError, MemoryError):
             places = []
         few = sum(size for _, size in places) <= _MOST_PAGES * _PAGE
         self._places = list(_merged(places)) if few else []

@@ -86,6 +86,7 @@ class Recovery:
             try:
                 worker = last.thaw(copy)
             except OSError:
+                self._copies.discard(copy)
                 continue
             self.due_at = now + _THAW_SECONDS
             return worker

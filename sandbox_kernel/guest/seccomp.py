@@ -34,6 +34,10 @@ class Machine(NamedTuple):
     socket: int
     clone: int
     x32: bool
+    #: Calls on one process: number, and which argument names it.
+    on_process: dict[str, tuple[int, int]]
+    #: Calls on one process or many: number, and the first argument's value for one.
+    on_processes: dict[str, tuple[int, int]]
 
 
 #: By `uname -m`.
@@ -61,6 +65,11 @@ MACHINES: dict[str, Machine] = {
         socket=41,
         clone=56,
         x32=True,
+        on_process={
+            "prlimit64": (302, 0), "sched_setparam": (142, 0), "sched_setscheduler": (144, 0),
+            "sched_setaffinity": (203, 0), "sched_setattr": (314, 0),
+        },
+        on_processes={"setpriority": (141, 0), "ioprio_set": (251, 1)},
     ),
     "aarch64": Machine(
         audit=0xC00000B7,
@@ -84,6 +93,11 @@ MACHINES: dict[str, Machine] = {
         socket=198,
         clone=220,
         x32=False,
+        on_process={
+            "prlimit64": (261, 0), "sched_setparam": (118, 0), "sched_setscheduler": (119, 0),
+            "sched_setaffinity": (122, 0), "sched_setattr": (274, 0),
+        },
+        on_processes={"setpriority": (140, 0), "ioprio_set": (30, 1)},
     ),
 }  # fmt: skip
 
@@ -91,6 +105,9 @@ MACHINES: dict[str, Machine] = {
 FAMILIES = (1, 2, 10)
 #: Flags of `clone`: CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET.
 NAMESPACES = 0x7E020000
+#: Its process id, where it can be protected: limits and priorities of a process are open to all of
+#: its user, and would starve it of what it needs to see that the host is gone.
+SUPERVISOR = 1
 #: Its flags lie in memory, where no filter can look; libcs fall back to `clone` on ENOSYS.
 CLONE3 = 435
 
@@ -118,6 +135,24 @@ def program(machine: str) -> bytes:
     code += [_op(_EQUAL, CLONE3, no=1), _op(_RETURN, _ERRNO | errno.ENOSYS)]
     for number in sorted(table.refused.values()):
         code += [_op(_EQUAL, number, no=1), _op(_RETURN, _ERRNO | errno.EPERM)]
+    for number, argument in table.on_process.values():
+        code += [
+            _op(_EQUAL, number, no=4),
+            _op(_LOAD, _ARG0_LOW + 8 * argument),
+            _op(_EQUAL, SUPERVISOR, no=1),
+            _op(_RETURN, _ERRNO | errno.EPERM),
+            _op(_RETURN, _ALLOW),
+        ]
+    for number, one in table.on_processes.values():
+        code += [
+            _op(_EQUAL, number, no=6),
+            _op(_LOAD, _ARG0_LOW),
+            _op(_EQUAL, one, no=2),
+            _op(_LOAD, _ARG0_LOW + 8),
+            _op(_EQUAL, SUPERVISOR, no=1),
+            _op(_RETURN, _ERRNO | errno.EPERM),
+            _op(_RETURN, _ALLOW),
+        ]
     code += [
         _op(_EQUAL, table.clone, no=4),
         _op(_LOAD, _ARG0_LOW),

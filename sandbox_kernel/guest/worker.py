@@ -173,6 +173,7 @@ class _Worker:
         self._stdin = stdin
         self._asking = Asking(link, spool, shell.refusal)
         self._pid = os.getpid()
+        self._streams = {"stdout": sys.stdout, "stderr": sys.stderr}
         #: Where copies go, if any are wanted.
         self.dock: Dock | None = None
         self._last_cell = 0
@@ -234,6 +235,7 @@ class _Worker:
         halted.set_result(None)
 
     async def _execute(self, cell: wire.Execute) -> None:
+        self._mend_streams()
         self._routing.begin(cell.cell)
         self._asking.allowed = cell.allow_stdin and self._stdin
         reply = wire.ExecuteReply(cell.cell, "error", 1, 0)
@@ -251,6 +253,15 @@ class _Worker:
             os._exit(reply.exit_code & 0xFF)
         self._spool.flush()
         self._link.send(reply)
+
+    def _mend_streams(self) -> None:
+        """Put our streams back where an earlier cell's have gone, or would break each cell."""
+        for name, stream in self._streams.items():
+            try:
+                getattr(sys, name).flush()
+            # The user's own object may raise anything.
+            except BaseException:  # noqa: BLE001, PERF203
+                setattr(sys, name, stream)
 
     @contextmanager
     def _input_asks(self) -> Iterator[None]:
