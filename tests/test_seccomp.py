@@ -67,11 +67,37 @@ def test_every_named_call_is_refused(machine: str) -> None:
 @pytest.mark.parametrize("machine", MACHINES)
 def test_everything_else_is_allowed(machine: str) -> None:
     table = MACHINES[machine]
-    special = {*table.refused.values(), table.socket, seccomp.CLONE3}
+    many = {number for number, _ in table.on_processes.values()}
+    special = {*table.refused.values(), *many, table.socket, seccomp.CLONE3}
 
     answers = {number: judged(machine, number) for number in set(range(600)) - special}
 
     assert set(answers.values()) == {ALLOW}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("pid", [0, 1, 2, 77])
+def test_no_limit_or_priority_is_put_on_the_supervisor(machine: str, pid: int) -> None:
+    table = MACHINES[machine]
+    on_one = {
+        name: judged(machine, number, *[0] * argument, pid)
+        for name, (number, argument) in table.on_process.items()
+    } | {
+        name: judged(machine, number, one, pid)
+        for name, (number, one) in table.on_processes.items()
+    }
+
+    answer = refused(errno.EPERM) if pid == seccomp.SUPERVISOR else ALLOW
+    assert on_one == dict.fromkeys(on_one, answer)
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("which", [0, 1, 2, 3])
+def test_no_priority_is_put_on_many_processes_at_once(machine: str, which: int) -> None:
+    for number, one in MACHINES[machine].on_processes.values():
+        answer = judged(machine, number, which, 0)
+
+        assert answer == (ALLOW if which == one else refused(errno.EPERM))
 
 
 @pytest.mark.parametrize("machine", MACHINES)
