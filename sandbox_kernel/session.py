@@ -479,8 +479,8 @@ class Session:
         if run.timed_out:
             error = verdicts.timeout(run, f"was interrupted; {verdicts.TOLD[State.KEPT]}")
         elif reply.status == "error":
-            # IPython prints the mistakes in a magic's use, and shows no error: nor do we.
-            error = run.error or box.firewall.own_error(run.cell, "UsageError", "see its output")
+            # IPython only prints mistakes in a magic's use and groups of errors: so do we.
+            error = run.error or box.firewall.own_error(run.cell, "Exception", "see its output")
         net = box.lineage.net
         if not run.execute.silent:
             box.lineage.ran(run.cell, run.execute.execution_count)

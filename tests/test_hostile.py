@@ -413,9 +413,3 @@ def test_a_fork_hook_that_hangs_costs_the_net_only() -> None:
 
     assert result.value == "2"
     assert result.seconds < 5
-
-
-def test_a_group_of_errors_has_its_name(kernel: Kernel) -> None:
-    result = kernel.run("raise ExceptionGroup('several', [ValueError(1)])")
-
-    assert result.content["ename"] == "ExceptionGroup"

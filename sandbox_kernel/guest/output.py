@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sandbox_kernel.guest.routing import Routing
 
 #: Characters that are encoded at once.
-_PIECE = 64 * 1024
+_PIECE = 1024 * 1024
 
 _FDS = {"stdout": 1, "stderr": 2}
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.async_helpers import _asyncio_runner
 from IPython.core.completer import provisionalcompleter, rectify_completions
-from IPython.core.error import StdinNotImplementedError, UsageError
+from IPython.core.error import StdinNotImplementedError
 from IPython.utils.tokenutil import token_at_cursor
 from traitlets.config import Config
 
@@ -66,10 +66,6 @@ class IPythonShell:
         error = result.error_before_exec or result.error_in_exec
         if result.success and not shell._last_traceback_during_displayhook:
             return wire.ExecuteReply(cell.cell, "ok", 0, 0)
-        # IPython only prints groups, and fails to show what has a hostile `__str__`; a mistake in
-        # a magic's use is no error.
-        if shell._last_traceback is None and not isinstance(error, (UsageError, type(None))):
-            shell.publisher.error(error, type(error).__name__, [type(error).__name__])
         return wire.ExecuteReply(cell.cell, "error", exit_code_of(error), 0)
 
     async def _run(self, cell: wire.Execute) -> Any:
