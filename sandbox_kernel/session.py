@@ -369,16 +369,19 @@ class Session:
                     self._on_event(box, event)
                     continue
                 wanted = self._counted(box, event)
-                may_ask = self._run is not None and self._run.execute.allow_stdin
-            if wanted:
                 asks = isinstance(event, wire.InputRequest)
-                refused = asks and not (may_ask and box.policy.stdin)
+                refused = asks and not self._may_ask(box)
+            if wanted:
                 outputs = () if refused else box.firewall.sanitize(event)
                 for output in outputs:
                     self._emit(output)
-                if isinstance(event, wire.InputRequest) and not _asks(outputs):
-                    # Refused, and the code must not wait for ever: it gets an EOFError.
+                if asks and not _asks(outputs):
+                    # The code must not wait for ever: it gets an EOFError.
                     self.input_reply(event.cell, END_OF_INPUT)
+
+    def _may_ask(self, box: Box) -> bool:
+        """Whether client and policy let the cell ask; the guest was told, and may not heed it."""
+        return self._run is not None and self._run.execute.allow_stdin and box.policy.stdin
 
     def _on_event(self, box: Box, event: wire.Event) -> None:
         run = self._run
@@ -468,8 +471,7 @@ class Session:
             self._reset_notice = ""
         if not run.execute.silent and (note := box.lineage.note):
             self._notice(run.cell, note)
-        allowed = run.execute.allow_stdin and policy.stdin
-        box.send(run.execute._replace(allow_stdin=allowed))
+        box.send(run.execute._replace(allow_stdin=self._may_ask(box)))
         self._nudge(run.due)
 
     def _on_reply(self, box: Box, run: Run, reply: wire.ExecuteReply) -> None:
